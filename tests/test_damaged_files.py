@@ -22,8 +22,8 @@ from harness.settings.workload import Layout
 from harness.workload.conversations import fingerprint
 from harness.workload.formats import read_prompts
 from tests.damaged_json import at_place, damaged
+from tests.example_records import coarse_cell, example_cell
 from tests.synthetic_cells import simulated_run
-from tests.test_records import coarse_cell, example_cell
 from tests.test_round_terms import terms_of_two
 from tests.tiny_models import positions_from, random_causal_lm, random_tokens, save_target_folder
 

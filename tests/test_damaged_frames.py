@@ -14,11 +14,11 @@ from harness.plugins.recording.frames import first_digest, framed, read_frames
 from harness.plugins.vllm import recorder
 from harness.records import checkpoint, fault_points
 from tests.damaged_json import damaged
+from tests.killed_runs import Killed, kill_at
+from tests.recorded_engines import recorded
 from tests.resumed_runs import differences, run
 from tests.stand_in_vllm_engine import Engine
 from tests.test_damaged_files import often, read_or_refused
-from tests.test_resume import Killed, kill_at
-from tests.test_vllm_recording import recorded
 
 
 def written(path, magic, text):

@@ -25,8 +25,8 @@ from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
 from harness.sweep.turns import comparable_groups
 from tests.scripted_server import ScriptedServer
+from tests.server_cells import DEPTH, cell_on, run_on
 from tests.synthetic_cells import analysed, cell_record, config, request_record, round_record, simulated_cell
-from tests.test_server_backend import DEPTH, cell_on, run_on
 from tests.test_sweep import Silent
 
 COMMAND = "{python} -m tests.scripted_server --port {port} --max-num-seqs {max_concurrency} {speculation} {details}"

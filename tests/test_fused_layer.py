@@ -152,6 +152,12 @@ def part_of_a_rotation() -> tuple[Any, Any]:
     return layer, rotary
 
 
+def a_namesake() -> tuple[Any, Any]:
+    layer, rotary = layer_and_rotary()
+    layer.__class__ = type(type(layer).__name__, (type(layer),), {"__module__": __name__})
+    return layer, rotary
+
+
 def with_an_adapter() -> tuple[Any, Any]:
     class Adapter(nn.Linear):
         """Does something of its own with its input."""
@@ -169,7 +175,8 @@ def with_other_weights(change: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: (nn.Identity(), None), "Identity is not one of LlamaDecoderLayer, Qwen3DecoderLayer"),
+        (lambda: (nn.Identity(), None), "linear.Identity is no LlamaDecoderLayer or Qwen3DecoderLayer"),
+        (a_namesake, "test_fused_layer.LlamaDecoderLayer is no LlamaDecoderLayer"),
         (lambda: layer_and_rotary(hidden_act="gelu"), "its activation is gelu, not silu"),
         (
             lambda: layer_and_rotary("qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=0),
@@ -188,6 +195,7 @@ def with_other_weights(change: Any) -> tuple[Any, Any]:
     ],
     ids=[
         "another layer",
+        "another one of that name",
         "activation",
         "sliding window",
         "odd width",

@@ -13,8 +13,8 @@ from kernels.reference.proposal import on_target_vocab
 from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
+from tests.emitted_laws import EXACT, Tree, emitted_law, random_tree
 from tests.random_round import GREEDY, PLAIN, Method, sampling_of
-from tests.test_reference_law import EXACT, Tree, emitted_law, random_tree
 
 PROBABILISTIC, BLOCK = Verification(Method.probabilistic), Verification(Method.block)
 CASES = {

@@ -15,9 +15,9 @@ from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
+from tests.emitted_laws import EXACT, LOSSLESS, Tree, law_of_method, random_tree, total_variation
 from tests.kernel_rounds import LENGTHS, MIXED, KernelRound, assert_same_verdict, kernel_round, random_words, streams_of
 from tests.random_round import GREEDY, PLAIN, SAMPLED_METHODS, Method, Setting, sampling_of, verification_of
-from tests.test_reference_law import EXACT, LOSSLESS, Tree, law_of_method, random_tree, total_variation
 
 CPU = torch.device("cpu")
 CAUGHT = 0.01

@@ -6,8 +6,8 @@ import torch
 from kernels.contract import Draft, Verification
 from kernels.reference.output_tv import output_tv
 from kernels.reference.truncation import sampling_rows
+from tests.emitted_laws import EXACT, Tree, emitted_law, law_of_method, random_tree
 from tests.random_round import GREEDY, PLAIN, Method, Round
-from tests.test_reference_law import EXACT, Tree, emitted_law, law_of_method, random_tree
 
 CASES = {
     "typical": Verification(Method.typical),

@@ -1,4 +1,4 @@
-"""A run that is killed and started again: the same cells, tokens and tables, whatever is left on disk."""
+"""A run that is killed and started again: the same cells, tokens and tables."""
 
 import json
 from dataclasses import replace
@@ -10,9 +10,6 @@ from harness.compose.run_plan import Resume, Workers
 from harness.metrics import load_results
 from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
-from harness.records import fault_points
-from harness.records.checkpoint import Checkpoint, read_checkpoint
-from harness.records.files import UnwritableError, read_cell, write_cell
 from harness.records.provenance import provenance
 from harness.report.cell_names import SESSIONS
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
@@ -21,33 +18,8 @@ from harness.report.warnings import warnings
 from harness.settings.cell import MeasurementConfig
 from harness.sweep import arm
 from harness.sweep.run_cells import run_cells
+from tests.killed_runs import Killed, kill_at, killed
 from tests.resumed_runs import NUM_PROMPTS, Told, differences, plan_of, run
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL; `make soak` sends real ones."""
-
-
-def kill_at(monkeypatch, place, times=1):
-    """Kill the process when it comes to a place for the n-th time."""
-    left = [times]
-
-    def count(reached):
-        left[0] -= reached == place
-        if not left[0]:
-            raise Killed
-
-    monkeypatch.setattr(fault_points, "on_reached", count)
-
-
-def killed(folder, monkeypatch, place, times=1, **options):
-    """Run the plan and kill it on the way; returns what was told."""
-    told = Told()
-    kill_at(monkeypatch, place, times)
-    with pytest.raises(Killed):
-        run(folder, told=told, **options)
-    monkeypatch.setattr(fault_points, "on_reached", None)
-    return told
 
 
 @pytest.fixture(scope="module")
@@ -145,91 +117,6 @@ def test_nothing_is_run_twice(tmp_path, undisturbed, monkeypatch):
             pass
     assert not differences(undisturbed, tmp_path)
     assert run(tmp_path)[0].num_requests == 0
-
-
-def only_checkpoint(folder, number=0):
-    return sorted((folder / "checkpoints").iterdir())[number]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: data[:-7], "are of a part that was not written whole; they are cut off"),
-        (lambda data: data + bytes(99), "are of a part that was not written whole; they are cut off"),
-        (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], "set aside as "),
-        (lambda data: data[len(data) // 2 :], "set aside as "),
-        (lambda data: b"", ""),
-    ],
-    ids=["torn", "zeros at the end", "one bit", "without its start", "empty"],
-)
-def test_a_damaged_checkpoint_is_named_and_never_used(damage, message, tmp_path, undisturbed, monkeypatch):
-    """Would catch a part that is averaged in although it is not what was measured."""
-    killed(tmp_path, monkeypatch, "a turn is played", 5)
-    path = only_checkpoint(tmp_path)
-    path.write_bytes(damage(path.read_bytes()))
-    told, _ = run(tmp_path)
-    assert not differences(undisturbed, tmp_path)
-    named = [note for note in told.notes if str(path) in note]
-    assert [message in note for note in named] == ([True] if message else [])
-    assert (path.with_name(path.name + ".damaged").exists()) == (message == "set aside as ")
-
-
-def test_a_second_process_that_writes_a_checkpoint_destroys_no_frame(tmp_path):
-    """Would catch frames of one process that another, which opened the file before, writes over."""
-    path = tmp_path / "cell.parts"
-    one = Checkpoint(path)
-    one.append("first")
-    _, other, _ = read_checkpoint(path)
-    other.append("second")
-    with pytest.raises(UnwritableError, match="another process"):
-        one.append("lost")
-    other.append("third")
-    assert read_checkpoint(path)[0] == ["first", "second", "third"]
-
-
-def test_a_checkpoint_that_is_cut_during_the_run_ends_it_and_the_next_run_is_whole(tmp_path, monkeypatch, undisturbed):
-    """Would catch a record that lacks what was on disk when the process no longer had it."""
-    left = [4]
-
-    def cut(place):
-        left[0] -= place == "a turn is played"
-        if not left[0]:
-            left[0] = -1
-            path = only_checkpoint(tmp_path)
-            path.write_bytes(path.read_bytes()[:600])
-
-    monkeypatch.setattr(fault_points, "on_reached", cut)
-    with pytest.raises(UnwritableError, match="600 bytes"):
-        run(tmp_path)
-    run(tmp_path)
-    assert not differences(undisturbed, tmp_path)
-
-
-def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):
-    run(tmp_path)
-    path = sorted((tmp_path / "cells").iterdir())[0]
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    told, _ = run(tmp_path)
-    assert told.num_requests == NUM_PROMPTS and any(str(path) in note for note in told.notes)
-    assert not differences(undisturbed, tmp_path) and path.with_name(path.name + ".damaged").exists()
-
-
-def test_a_record_whose_times_were_edited_is_refused_wherever_it_is_read(tmp_path):
-    """Would catch a speedup over times that were not measured, in a record that is consistent in itself."""
-    run(tmp_path)
-    for path in sorted((tmp_path / "cells").iterdir()):
-        untouched = path.read_bytes()
-        record = read_cell(path)
-        write_cell(replace(record, wall_s=record.wall_s / 10), path.parent)
-        for place in (tmp_path, path.parent, path):
-            with pytest.raises(ValueError, match="as the run wrote it") as error:
-                read_results(place)
-            assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
-        path.write_bytes(untouched)
-    assert len(read_results(tmp_path).cells) == 3
-    write_cell(replace(record, wall_s=record.wall_s / 10), path.parent)
-    copytree(tmp_path / "cells", tmp_path / "elsewhere" / "cells")
-    assert len(read_results(tmp_path / "elsewhere").cells) == 3
 
 
 def test_what_was_measured_with_something_else_is_started_anew_or_marked(tmp_path, undisturbed, monkeypatch):

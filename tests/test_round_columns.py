@@ -11,7 +11,7 @@ from harness.records.files import read_cell, write_cell
 from harness.records.request import CutReason, RoundRecord
 from harness.records.round_columns import rounds_from_columns
 from harness.records.strict_json import parse_each
-from tests.test_records import example_cell
+from tests.example_records import example_cell
 
 NUM_ROUNDS = 6
 ODD = {

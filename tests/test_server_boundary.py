@@ -13,7 +13,7 @@ from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKin
 from harness.settings.schema import SettingsError
 from harness.settings.workload import WorkloadConfig
 from tests.scripted_server import END_THINK, ScriptedServer
-from tests.test_server_backend import DEPTH, cell_on, run_on
+from tests.server_cells import DEPTH, cell_on, run_on
 
 ON_VLLM = {"backend": "server", "server": "vllm", "workload": "reasoning_json", "constraint": "mask"}
 

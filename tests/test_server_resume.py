@@ -13,7 +13,7 @@ from harness.sweep.run_cells import run_cells
 from tests.own_process import errors_of
 from tests.resumed_runs import Told
 from tests.scripted_server import ScriptedServer
-from tests.test_server_backend import DEPTH, cell_on
+from tests.server_cells import DEPTH, cell_on
 
 NUM_REQUESTS = 9
 BLOCK = 3

@@ -12,7 +12,8 @@ from harness.models.zoo import zoo_path
 from harness.records.counts import Knowledge
 from harness.settings.sections import DecodingConfig
 from harness.settings.server import Engine, ServerConfig
-from tests.test_server_backend import ScriptedServer, cell_on, run_on
+from tests.scripted_server import ScriptedServer
+from tests.server_cells import cell_on, run_on
 
 NEEDED = ("fastapi", "uvicorn", "openai", "accelerate")
 MISSING = [name for name in NEEDED if find_spec(name) is None]

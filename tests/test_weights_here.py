@@ -16,7 +16,7 @@ from harness.sweep.run_cells import run_cells
 from harness.sweep.supervisor import Supervisor
 from kernels.contract import VerificationMethod
 from tests.scripted_server import ScriptedServer
-from tests.test_server_backend import DEPTH, cell_on
+from tests.server_cells import DEPTH, cell_on
 from tests.test_sweep import Silent, cell, plan
 
 COMMIT, NAME = "0123456789abcdef0123456789abcdef01234567", "some-lab/small-model"

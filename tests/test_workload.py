@@ -1,7 +1,5 @@
-"""Prompts: layouts, data sets, subset, order, oversampling and seeds."""
+"""Prompts: the built-in set, subset, order, oversampling and seeds."""
 
-import gzip
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -10,34 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.settings.sampling import GivenSampling, SamplingSettings
-from harness.settings.workload import Layout, WorkloadConfig
+from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
-from harness.workload.formats import MT_BENCH_CATEGORIES, detect_layout, read_prompts
+from harness.workload.formats import MT_BENCH_CATEGORIES, read_prompts
 from harness.workload.prompt import Prompt
+from tests.prompt_files import make_prompts, shared_file, write_lines
 
 ROOT = Path(__file__).parents[1]
-SHARED = ROOT.parent / "shared" / "data"
-
-
-def write_lines(path: Path, *values: object) -> Path:
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
-    return path
-
-
-def shared_file(name: str) -> Path:
-    path = SHARED / name
-    if not path.is_file():
-        pytest.skip(f"needs the public prompt sets in ../shared/data, found no {name}")
-    return path
-
-
-def make_prompts(**counts: int) -> list[dict]:
-    return [
-        {"prompt_id": f"{category}{index}", "category": category, "text": f"Say {index}."}
-        for category, count in counts.items()
-        for index in range(count)
-    ]
 
 
 def ids(prompts: list[Prompt]) -> list[str]:
@@ -66,27 +43,6 @@ def test_builtin_prompts_are_short_enough_for_small_models():
     assert max(len(turn) for prompt in read_prompts(BUILTIN_PROMPTS) for turn in prompt.turns) <= 320
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "num_prompts", "num_turns", "num_categories"),
-    [
-        ("mt_bench/question.jsonl", Layout.mt_bench, 80, 160, 8),
-        ("spec_bench/question.jsonl", Layout.spec_bench, 480, 560, 6),
-        ("gsm8k/test.jsonl", Layout.gsm8k, 1319, 1319, 1),
-        ("humaneval/HumanEval.jsonl.gz", Layout.humaneval, 164, 164, 1),
-    ],
-    ids=["mt_bench", "spec_bench", "gsm8k", "humaneval"],
-)
-def test_public_sets_read_alike_with_the_layout_named_and_detected(
-    name, layout, num_prompts, num_turns, num_categories
-):
-    path = shared_file(name)
-    prompts = read_prompts(path, layout)
-    assert len(prompts) == num_prompts
-    assert sum(len(prompt.turns) for prompt in prompts) == num_turns
-    assert len({prompt.category for prompt in prompts}) == num_categories
-    assert read_prompts(path) == prompts
-
-
 def test_builtin_prompts_share_no_five_words_with_mt_bench():
     def windows(text: str) -> set[tuple[str, ...]]:
         words = text.lower().split()
@@ -95,103 +51,6 @@ def test_builtin_prompts_share_no_five_words_with_mt_bench():
     public = [turn for prompt in read_prompts(shared_file("mt_bench/question.jsonl")) for turn in prompt.turns]
     own = [turn for prompt in read_prompts(BUILTIN_PROMPTS) for turn in prompt.turns]
     assert set.union(*map(windows, public)).isdisjoint(set.union(*map(windows, own)))
-
-
-MT_BENCH_ROW = {"question_id": 7, "category": "stem", "turns": ["Why?", "And then?"], "reference": ["Because."]}
-
-
-@pytest.mark.parametrize(
-    ("row", "layout", "expected"),
-    [
-        (MT_BENCH_ROW, Layout.mt_bench, Prompt("7", "stem", ("Why?", "And then?"))),
-        (MT_BENCH_ROW | {"category": "qa"}, Layout.spec_bench, Prompt("7", "qa", ("Why?", "And then?"))),
-        ({"question": "1 + 1?", "answer": "2"}, Layout.gsm8k, Prompt("gsm8k/1", "gsm8k", ("1 + 1?",))),
-        ({"task_id": "H/0", "prompt": "def f():\n"}, Layout.humaneval, Prompt("H/0", "humaneval", ("def f():\n",))),
-        ({"prompt": "Hello"}, Layout.plain, Prompt("1", "plain", ("Hello",))),
-        ({"text": "Hello", "prompt_id": "a", "category": "x"}, Layout.plain, Prompt("a", "x", ("Hello",))),
-        ({"turns": ["Hello", "Bye"]}, Layout.plain, Prompt("1", "plain", ("Hello", "Bye"))),
-        ("Line\u2028still the same line", Layout.plain, Prompt("1", "plain", ("Line\u2028still the same line",))),
-    ],
-    ids=["mt_bench", "spec_bench", "gsm8k", "humaneval", "prompt", "text", "turns", "bare string"],
-)
-def test_each_layout_is_detected_and_read(row, layout, expected, tmp_path):
-    assert detect_layout([row]) is layout
-    # Not escaped, so that a separator inside the string reaches the reader as it is.
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_prompts(path) == [expected]
-
-
-def test_spec_bench_layout_folds_the_mt_bench_categories_into_one_task(tmp_path):
-    rows = [MT_BENCH_ROW, MT_BENCH_ROW | {"question_id": 8, "category": "rag"}]
-    path = write_lines(tmp_path / "prompts.jsonl", *rows)
-    assert [prompt.category for prompt in read_prompts(path)] == ["mt_bench", "rag"]
-
-
-def test_compressed_files_and_blank_lines_read_like_plain_ones(tmp_path):
-    plain = write_lines(tmp_path / "prompts.jsonl", *make_prompts(a=3))
-    packed = tmp_path / "prompts.jsonl.gz"
-    packed.write_bytes(gzip.compress(plain.read_bytes().replace(b"\n", b"\r\n\n")))
-    assert read_prompts(packed) == read_prompts(plain)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('{"prompt": "a"}\n{"prompt": \n', r"prompts.jsonl:2: expected one JSON value on the line, found '{\"prompt\""),
-        ('{"prompt": "a"}\n\n{"other": 1}\n', r"prompts.jsonl:3: layout plain: expected .*prompt, text, turns; found"),
-        ('{"prompt": "a"}\n{"prompt": 5}\n', r"prompts.jsonl:2: .*expected prompt to be text .* found 5"),
-        ('{"prompt": "a"}\n{"turns": []}\n', r"prompts.jsonl:2: .*one or more texts, found \[\]"),
-        ('{"prompt": "a", "text": "b"}\n', r"prompts.jsonl:1: .*exactly one of prompt, text, turns"),
-        ('"a"\n7\n', r"prompts.jsonl:2: .*expected text, or an object .* found int"),
-        ('{"answer": 1}\n', r"prompts.jsonl:1: expected a record of a known layout \(mt_bench, .* found fields answer"),
-        (
-            '{"prompt_id": "x", "text": "a"}\n{"prompt_id": "x", "text": "b"}\n',
-            r":2: .*found 'x' again \(first on line 1",
-        ),
-        ("\n\n", r"prompts.jsonl: expected JSON Lines with at least one prompt, found an empty file"),
-    ],
-    ids=[
-        "broken JSON",
-        "no prompt field",
-        "prompt not text",
-        "no turns",
-        "two fields",
-        "number",
-        "unknown layout",
-        "id twice",
-        "empty",
-    ],
-)
-def test_a_bad_line_is_named_with_what_was_expected_and_found(content, message, tmp_path):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_prompts(path)
-
-
-@pytest.mark.parametrize("name", ["prompts.jsonl.gz", "prompts.jsonl"], ids=["not gzip", "not UTF-8"])
-def test_an_unreadable_file_is_refused_with_its_path(name, tmp_path):
-    path = tmp_path / name
-    path.write_bytes(b'"\xff"\n')
-    with pytest.raises(ValueError, match=f"{name}: expected a readable file of JSON Lines in UTF-8"):
-        read_prompts(path)
-
-
-def test_a_named_layout_is_held_against_the_fields(tmp_path):
-    path = write_lines(tmp_path / "prompts.jsonl", {"prompt": "a"})
-    with pytest.raises(ValueError, match=r":1: layout gsm8k: expected fields question, found prompt \(no question\)"):
-        read_prompts(path, Layout.gsm8k)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"workload\.path: expected a JSON Lines file, found nothing at"):
-        load_prompts(WorkloadConfig(path=str(tmp_path / "none.jsonl")), seed=0)
-
-
-def test_a_prompt_without_text_cannot_be_built():
-    with pytest.raises(ValueError, match="prompt x: expected one or more turns with text"):
-        Prompt("x", "plain", ("Hello", " "))
 
 
 def test_categories_filter_and_an_unknown_one_names_the_choices(tmp_path):
@@ -324,75 +183,8 @@ def test_fingerprint_changes_with_what_is_run(changed):
     assert len(fingerprint(PROMPTS)) == 16 and int(fingerprint(PROMPTS), 16) >= 0
 
 
-def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
-    """Part of the fingerprint only where given; its seed takes the place of the run's."""
-    lines = [{"prompt": "a"}, {"prompt": "b", "sampling": {"temperature": 0, "top_k": 5, "seed": 3}}]
-    plain, own = read_prompts(write_lines(tmp_path / "own.jsonl", *lines))
-    assert plain.sampling is None and own.sampling is not None
-    assert own.sampling.over(SamplingSettings(0.7, top_p=0.9)) == SamplingSettings(0, 5, 0.9)
-    assert fingerprint([own]) != fingerprint([replace(own, sampling=None)])
-    seeds = [[item.seed for item in conversations([plain, own], WorkloadConfig(), seed)] for seed in (0, 1)]
-    assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
-
-
-def test_sampling_is_read_in_every_layout(tmp_path: Path):
-    """Would catch a line's sampling that is dropped without a word."""
-    path = tmp_path / "own.jsonl"
-    fields = {"question_id": 1, "category": "qa", "turns": ["b"], "task_id": "c", "prompt": "c", "question": "d"}
-    for layout in set(Layout) - {Layout.auto, Layout.plain}:
-        write_lines(path, {**fields, "id": "e", "split": "f", "schema": {}, "sampling": {"top_k": 5}})
-        assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
-
-
 def test_numbers_of_one_value_have_one_fingerprint(tmp_path: Path):
     """Would catch a cell that is another one where a line says 1 in the place of 1.0."""
     files = [write_lines(tmp_path / f"{name}.jsonl", {"prompt": "a", "sampling": {"temperature": number, "top_p": 1}})
              for name, number in (("whole", 1), ("real", 1.0))]  # fmt: skip
     assert len({fingerprint(read_prompts(path)) for path in files}) == 1
-
-
-@pytest.mark.parametrize(
-    ("sampling", "message"),
-    [
-        (0.7, "expected an object"),
-        ({}, "expected an object"),
-        ({"temp": 1}, "expected an object"),
-        ({"temperature": "1"}, r"sampling\.temperature: expected a number"),
-        ({"top_k": 2.5}, r"sampling\.top_k: expected a whole number"),
-        ({"seed": True}, r"sampling\.seed: expected a whole number"),
-        ({"top_p": 0}, r"sampling\.top_p: expected a value in"),
-        ({"top_k": 10**20}, r"sampling\.top_k: expected 0 .* below"),
-        ({"temperature": 10**400}, r"sampling\.temperature: expected 0, or a positive"),
-        ({"min_p": 1e-46}, r"sampling\.min_p: expected a value in"),
-    ],
-)
-def test_wrong_sampling_is_refused_with_its_line(tmp_path: Path, sampling: object, message: str):
-    path = write_lines(tmp_path / "wrong.jsonl", {"prompt": "a"}, {"prompt": "b", "sampling": sampling})
-    with pytest.raises(ValueError, match=rf"wrong\.jsonl:2: .*{message}"):
-        read_prompts(path)
-
-
-def test_a_prompt_asks_for_an_object_of_its_schema(tmp_path: Path):
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    path = write_lines(tmp_path / "schemas.jsonl", {"id": "x", "split": "easy", "schema": schema, "valid": []})
-    (prompt,) = read_prompts(path)
-    assert (prompt.prompt_id, prompt.category, json.loads(prompt.schema)) == ("x", "easy", schema)
-    assert prompt.turns[0].endswith(prompt.schema)
-
-
-def test_a_plain_prompt_may_carry_a_schema(tmp_path: Path):
-    path = write_lines(tmp_path / "plain.jsonl", {"prompt": "Say 1.", "json_schema": {"type": "integer"}})
-    prompts = read_prompts(path)
-    assert prompts[0].schema == '{"type": "integer"}'
-    assert fingerprint(prompts) != fingerprint([Prompt("1", "plain", ("Say 1.",))])
-    with pytest.raises(ValueError, match="expected a JSON schema"):
-        read_prompts(write_lines(tmp_path / "wrong.jsonl", {"prompt": "Say 1.", "json_schema": "integer"}))
-
-
-def test_public_schemas_are_read_with_a_validator_s_help():
-    jsonschema = pytest.importorskip("jsonschema", reason="needs the extra grammar")
-    prompts = read_prompts(shared_file("json_schemas/jsonschemabench_subset.jsonl"))
-    assert len(prompts) == 815 and len({prompt.category for prompt in prompts}) == 13
-    for prompt in prompts[::50]:
-        schema = json.loads(prompt.schema)
-        jsonschema.validators.validator_for(schema).check_schema(schema)

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Protocol
 
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.counts import DraftCounts, Knowledge
+from harness.records.gc_off import gc_off
 from harness.records.request import RequestRecord
 from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.imported import ImportPath
 from harness.settings.sections import BACKENDS, BackendConfig
-from harness.timing.gc_pause import gc_off_for_imports
 from harness.workload.conversations import Conversation
 
 OnRequest = Callable[[int], None]
@@ -133,6 +133,6 @@ def backend_class(kind: str) -> type[Backend]:
     Raises:
         ValueError: it cannot be imported.
     """
-    with gc_off_for_imports():
+    with gc_off():
         found: type[Backend] = ImportPath(BACKENDS.get(kind, kind)).load("backend.kind")
     return found

@@ -10,8 +10,8 @@ from typing import Any
 from triton import knobs
 
 from harness.compile_ahead.compiling_processes import CompilingProcesses
-from harness.compile_ahead.known_calls import known, launched, remember
-from harness.compile_ahead.variant import Variant, is_compiled, recorded
+from harness.compile_ahead.known_calls import known, remember
+from harness.compile_ahead.variant import Variant, compiled_key, launched, recorded
 
 LIMIT_S = 600.0
 """After so long the kernels that are still missing are compiled where they are launched."""
@@ -23,7 +23,7 @@ class Compilation:
     """Finds out what calls launch, has processes compile what Triton's cache lacks, and counts what is compiled later.
 
     A kernel that was not found, or whose process died, is compiled where it is launched: results are the same.
-    Calls whose kernels an earlier process has found in the cache, or compiled, are not run again.
+    Calls that an earlier process has launched are not run: the cache holds their kernels.
     """
 
     def __init__(self, calls: Mapping[str, Callable[[], None]], target: int) -> None:
@@ -37,15 +37,14 @@ class Compilation:
         self._target = target
         self._processes: CompilingProcesses | None = None
         self._errors: list[str] = []
-        self._num_kept = self._num_missing = self._num_compiled = self._num_processes = 0
-        self._run: list[str] = []
-        """The calls that were run."""
-        kept = {name: known(name, target) for name in calls}
-        self._num_kept += len(set[str]().union(*(found or () for found in kept.values())))
-        for name in [name for name, found in kept.items() if found is None]:
-            if len(self._run) == NUM_TRIED and not self._num_missing:
+        self._num_missing = self._num_compiled = self._num_processes = 0
+        notes = {name: known(name, target) for name in calls}
+        self._kept = set[str]().union(*(found or () for found in notes.values()))
+        """Keys of kernels that the cache holds."""
+        self._without_note = [name for name, found in notes.items() if found is None]
+        for num_tried, name in enumerate(self._without_note):
+            if num_tried == NUM_TRIED and not self._num_missing:
                 break
-            self._run.append(name)
             missing = self._missing(calls[name])
             # those with many arguments take longest
             for variant in sorted(missing, key=lambda variant: -len(variant.signature)):
@@ -61,9 +60,9 @@ class Compilation:
             except Exception as error:
                 # of any library that has no such operation on the meta device
                 self._errors.append(f"some kernels of a cell are not known: {type(error).__name__}: {error}")
-        missing = [variant for variant in found if not is_compiled(variant, self._target)]
-        launched(found)
-        self._num_kept += len(found) - len(missing)
+        keys = [compiled_key(variant, self._target) for variant in found]
+        self._kept |= {key for key in keys if key is not None}
+        missing = [variant for variant, key in zip(found, keys, strict=True) if key is None]
         self._num_missing += len(missing)
         return missing
 
@@ -71,9 +70,6 @@ class Compilation:
         """Wait until the processes are done."""
         if self._processes is not None:
             self._wait_for(self._processes)
-        if self._num_compiled == self._num_missing and not self._errors:
-            while self._run:
-                remember(self._run.pop(), self._target)
         self._processes = None
 
     def _wait_for(self, processes: CompilingProcesses) -> None:
@@ -85,8 +81,13 @@ class Compilation:
         self._seconds = time.perf_counter() - self._began
 
     @contextmanager
-    def counting(self) -> Iterator[list[float]]:
-        """Seconds of each kernel that is compiled inside, where it is launched; the list grows meanwhile."""
+    def launching(self, call: str) -> Iterator[list[float]]:
+        """Seconds of each kernel that is compiled inside, where it is launched; the list grows meanwhile.
+
+        Args:
+            call: that is launched inside. From then on the cache holds its kernels, so that a later process need not
+                run it; this one may not have tried it, or not have found out what it launches.
+        """
         found: list[float] = []
 
         def count(*, times: Any, cache_hit: bool, **_: Any) -> None:
@@ -95,14 +96,18 @@ class Compilation:
 
         before, knobs.compilation.listener = knobs.compilation.listener, count
         try:
-            yield found
+            with launched() as kernels:
+                yield found
         finally:
             knobs.compilation.listener = before
+        if call in self._without_note:
+            self._without_note.remove(call)
+            remember(call, self._target, kernels)
 
     @property
     def summary(self) -> str:
         """What was compiled and what was there, and how long it took from the first call on."""
-        parts = [f"{self._num_kept} kernels were compiled before"] if self._num_kept else []
+        parts = [f"{len(self._kept)} kernels were compiled before"] if self._kept else []
         if self._num_missing:
             compiled = f"{self._num_compiled} of {self._num_missing}"
             parts.append(f"{compiled} kernels compiled in {self._seconds:.1f} s by {self._num_processes} processes")

@@ -1,15 +1,17 @@
 """Which calls launch only kernels that Triton's cache holds: notes beside that cache, so that a later process need not
 run the calls to find out.
 
-A note holds for one state of the code, the libraries and the target. A note of kernels that were taken out of the cache
-since costs time alone: what is missing is compiled where it is launched.
+A note is of one call, in one state of the code, the libraries and the target, and names the kernels that the call has
+launched. A note of kernels that were taken out of the cache since costs time alone: what is missing is compiled where
+it is launched. The notes that were used least recently make room for new ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,47 +20,65 @@ import torch
 import triton
 from triton import knobs
 
-from harness.compile_ahead.variant import Variant, give_common_key
+from harness.compile_ahead.variant import give_common_key
 from harness.records.files import UnwritableError, write_atomically
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("kernels", "harness")
 FOLDER = "rejection-lab-calls"
-_launched: dict[str, tuple[str, str]] = {}
-"""Module and name of each kernel that calls of this process launch, by a digest of the variant. A call that launches
-what one before it has launched shows nothing of that, so that its note names all."""
+MAX_NOTES = 2000
+"""Of some kilobytes each; a sweep needs one a cell at most."""
 
 
 def known(call: str, target: int) -> set[str] | None:
-    """Digests of the variants that a call launches, all of which the cache holds; None if that is not known.
+    """The keys by which the cache holds the kernels that a call launches; None if that is not known.
 
-    Its kernels have the keys from here on by which the cache holds them.
+    The kernels have these keys from here on.
 
     Args:
         call: everything that its launches follow from, beside code and libraries.
         target: compute capability without the dot, such as 90.
     """
+    path = _note(call, target)
     try:
-        found = json.loads(_note(call, target).read_text())
+        found = json.loads(path.read_text())
         for module, kernel in found.values():
             give_common_key(module, kernel)
     except (OSError, ValueError, TypeError, ImportError, AttributeError):
         return None
-    _launched.update(found)
+    # used now; a folder that cannot be written has no new notes either
+    with suppress(OSError):
+        os.utime(path)
     return set(found)
 
 
-def launched(variants: Iterable[Variant]) -> None:
-    """Calls of this process launch these."""
-    for variant in variants:
-        _launched[hashlib.sha256(repr(variant).encode()).hexdigest()[:16]] = variant.module, variant.kernel
+def remember(call: str, target: int, kernels: Mapping[str, tuple[str, str]]) -> None:
+    """Note that the cache holds all that a call launches; see `known`.
 
-
-def remember(call: str, target: int) -> None:
-    """Note that the cache holds all that this process has launched, what a call launches among it; see `known`."""
+    Args:
+        call: as for `known`.
+        target: likewise.
+        kernels: module and name of each, by its key in the cache.
+    """
+    path = _note(call, target)
     # without notes the next process looks again
     with suppress(UnwritableError):
-        write_atomically(_note(call, target), json.dumps(_launched).encode())
+        write_atomically(path, json.dumps(kernels).encode())
+        _remove_old(path.parent)
+
+
+def _remove_old(folder: Path) -> None:
+    """Keep the notes that were used last; other processes may do the same."""
+    # what another process is writing begins with a dot
+    notes = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if len(notes) <= MAX_NOTES:
+        return
+    used_s: dict[Path, float] = {}
+    for path in notes:
+        with suppress(FileNotFoundError):
+            used_s[path] = path.stat().st_mtime
+    for path in sorted(used_s, key=lambda path: used_s[path])[: len(used_s) - MAX_NOTES]:
+        path.unlink(missing_ok=True)
 
 
 def _note(call: str, target: int) -> Path:

@@ -91,13 +91,14 @@ def compile_variant(variant: Variant, target: int) -> None:
     compile(variant.source(), GPUTarget("cuda", target, WARP_SIZE), dict(variant.options))
 
 
-def is_compiled(variant: Variant, target: int) -> bool:
-    """Whether Triton's cache holds a variant for a target."""
+def compiled_key(variant: Variant, target: int) -> str | None:
+    """The key by which Triton's cache holds a variant for a target; None if it does not."""
     try:
-        compile(variant.source(_Lookup), GPUTarget("cuda", target, WARP_SIZE), dict(variant.options))
+        found = compile(variant.source(_Lookup), GPUTarget("cuda", target, WARP_SIZE), dict(variant.options))
     except _NotCompiledError:
-        return False
-    return True
+        return None
+    key: str = found.hash
+    return key
 
 
 class _RecordingDriver(CompileOnlyDriver):
@@ -145,3 +146,27 @@ def recorded(target: int) -> Iterator[list[Variant]]:
         yield found
     finally:
         JITFunction.run, JITFunction._do_compile, driver._active = before
+
+
+@contextmanager
+def launched() -> Iterator[dict[str, tuple[str, str]]]:
+    """Module and name of each kernel that is launched inside, by the key by which Triton's cache holds it from then on.
+
+    Kernels that are compiled there get the key that every process gives them. The dictionary grows meanwhile.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    run: Callable[..., Any] = JITFunction.run
+
+    def note(function: JITFunction, *arguments: Any, **named: Any) -> Any:
+        _hash_callees_first(function)
+        kernel = run(function, *arguments, **named)
+        # None where a hook of Triton's has refused to compile
+        if kernel is not None:
+            found[kernel.hash] = function.module, function.fn.__qualname__
+        return kernel
+
+    JITFunction.run = note
+    try:
+        yield found
+    finally:
+        JITFunction.run = run

@@ -71,13 +71,27 @@ def classes_of(model_type: str) -> LayerTypes:
     return LayerTypes(*(getattr(modeling, MODEL_TYPES[model_type] + ending) for ending in endings))
 
 
+def is_of(module: Any, model_type: str, *names: str) -> bool:
+    """Whether a module is of a named class of a model type, ours or transformers'.
+
+    One of a subclass is not, nor one of a class of that name from elsewhere: they may compute something else.
+    """
+    kind = type(module)
+    return kind.__qualname__ in names and kind.__module__ in _SOURCES[model_type]
+
+
 def config_class(model_type: str) -> Any:
     """The class of a model type's configurations. Raises ValueError for a type that transformers does not know."""
     return LlamaConfig if model_type == LlamaConfig.model_type else type(AutoConfig.for_model(model_type))
 
 
-LAYER_NAMES = tuple(f"{prefix}DecoderLayer" for prefix in MODEL_TYPES.values())
-"""Of the classes of layers that run, ours and those of transformers."""
+_SOURCES = {
+    model_type: (llama_layers.__name__, f"transformers.models.{model_type}.modeling_{model_type}")
+    for model_type in MODEL_TYPES
+}
+"""Where the classes of a model type are from: our own and those of transformers."""
+LAYER_NAMES = {model_type: f"{prefix}DecoderLayer" for model_type, prefix in MODEL_TYPES.items()}
+"""Of the classes of layers that run, by model type."""
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.models.attention import slots_attention
-from harness.models.decoder_layer import View
-from harness.models.llama_layers import LlamaDecoderLayer, LlamaRMSNorm
+from harness.models.decoder_layer import View, is_of
+from harness.models.llama_config import LlamaConfig
+from harness.models.llama_layers import GatedMLP, LlamaAttention, LlamaDecoderLayer, LlamaRMSNorm
 
+LLAMA = LlamaConfig.model_type
 FEWEST_ROWS = 4
 """Rows from which on a product with a weight sums each row as it does among more of them; fewer take other code in
 the linear algebra libraries."""
@@ -32,9 +34,20 @@ class Rotation(NamedTuple):
 
 
 def serves(layer: Any, states: Tensor, view: View | None) -> bool:
-    """Whether a layer can run here: it is a Llama's, of our class or of transformers' with the same results, it attends
-    through a cache, and its states are `is_exact`."""
-    return type(layer).__name__ == LlamaDecoderLayer.__name__ and view is not None and is_exact(states)
+    """Whether a layer can run here: it `is_llama`, it attends through a cache, and its states are `is_exact`."""
+    return view is not None and is_exact(states) and is_llama(layer)
+
+
+def is_llama(layer: Any) -> bool:
+    """Whether a layer and its two parts are a Llama's, of our classes or of transformers' with the same results.
+
+    Norms and projections may be any: those of other classes are called.
+    """
+    return (
+        is_of(layer, LLAMA, LlamaDecoderLayer.__name__)
+        and is_of(layer.self_attn, LLAMA, LlamaAttention.__name__)
+        and is_of(layer.mlp, LLAMA, GatedMLP.__name__, "LlamaMLP")
+    )
 
 
 def rounds_alike(layer: Any, states: Tensor, view: View | None) -> bool:
@@ -111,13 +124,16 @@ def only(
 
 
 def norm(module: Any, states: Tensor) -> Tensor:
-    """An RMS norm of transformers."""
-    if type(module).__name__ != LlamaRMSNorm.__name__ or not is_exact(states):
+    """An RMS norm."""
+    if not is_exact(states) or not is_of(module, LLAMA, LlamaRMSNorm.__name__):
         return module(states)
     return torch.rms_norm(states, (states.shape[-1],), module.weight, module.variance_epsilon)
 
 
 def _linear(module: Any, states: Tensor) -> Tensor:
+    """A projection; one of another class, such as an adapter, does more than its weight and bias say."""
+    if type(module) is not nn.Linear:
+        return module(states)
     return functional.linear(states, module.weight, module.bias)
 
 

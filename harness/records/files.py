@@ -5,7 +5,6 @@ This module knows the records of `harness.records.schema`; it does not know what
 
 from __future__ import annotations
 
-import gc
 import gzip
 import hashlib
 import json
@@ -21,6 +20,7 @@ from typing import Any
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival
+from harness.records.gc_off import gc_off
 from harness.records.request import RequestRecord, RoundRecord
 from harness.records.round_columns import rounds_from_columns
 from harness.records.schema import (
@@ -212,7 +212,7 @@ def write_cell(cell: CellRecord, folder: Path) -> Path:
 def read_cell(path: Path) -> CellRecord:
     """Read a cell; raises ValueError with the path when the file is not a consistent record of a known schema."""
     try:
-        with _no_collections():
+        with gc_off():
             content = gzip.decompress(path.read_bytes())
             data = parse_each(content, "requests", request_from_json)
             return _cell_from_json(_read_whole(content) if data is None else data)
@@ -222,19 +222,6 @@ def read_cell(path: Path) -> CellRecord:
         ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Pause the garbage collector: records have no cycles, and every collection visits all that was read before."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _read_whole(content: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Garbage collection beside measured work and beside imports."""
+"""Garbage collection beside measured work."""
 
 from __future__ import annotations
 
@@ -19,22 +19,3 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@contextmanager
-def gc_off_for_imports() -> Iterator[None]:
-    """Collect no garbage until the end; what exists then counts as old, so that no collection visits it soon.
-
-    Nearly all that imports make stays, and every full pass visits all of it again.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        # moves all objects to the oldest generation without visiting them
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()

@@ -5,7 +5,10 @@ This module knows models and engines; it does not know conversations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.local.model_store import Models, StoredModels
@@ -17,6 +20,7 @@ from harness.engine.planner import Planner
 from harness.engine.request import Limits
 from harness.engine.settings import EngineSettings, draft_slack
 from harness.engine.token_logprobs import LogprobsSettings
+from harness.models.fingerprint import fingerprint
 from harness.models.fused.tree_rows import MAX_NODES
 from harness.models.meta import WithoutValues
 from harness.models.target import TargetModel
@@ -63,6 +67,14 @@ class _Kept:
     """The engine of one or several cells between their turns."""
 
     engine: Engine | None = None
+
+
+def _digest(random_fingerprint: str | None, folder: Path | None) -> str:
+    """What identifies a model: a checkpoint by its files."""
+    if random_fingerprint is not None:
+        return random_fingerprint
+    assert folder is not None, "weights are random, or come from a folder"
+    return fingerprint(folder)
 
 
 class EngineOfCell:
@@ -137,11 +149,19 @@ class EngineOfCell:
         meta_models = self._models.meta_models
         self._build(meta_models.target, meta_models.head(self._cell.drafter), triton_core()).rehearse_on_meta()
 
+    @cached_property
+    def weights(self) -> Mapping[str, str]:
+        """Digest of each model, by role: of its files, config.json among them, or of what random ones follow from."""
+        models = self._models.meta_models
+        head = models.head(self._cell.drafter)
+        found = {"target": _digest(models.target.random_fingerprint, models.target.path)}
+        return found if head is None else found | {"drafter": _digest(head.random_fingerprint, head.folder)}
+
     @property
     def steps(self) -> str:
         """Everything that its steps follow from, beside the code: equal for cells whose steps launch the same."""
         settings = key_without(self._cell, "workload", "seed", "constraint")
-        return f"{settings} {self._limit} {sorted(self._cuts)} {self._is_constrained}"
+        return f"{settings} {self.weights} {self._limit} {sorted(self._cuts)} {self._is_constrained}"
 
     @property
     def key(self) -> object:

@@ -22,15 +22,19 @@ class KernelsAhead:
         self._compilation = compilation
         self._is_told = False
 
-    def capture(self, engine: Engine) -> str | None:
+    def capture(self, engine: Engine, steps: str) -> str | None:
         """Wait for the kernels, and capture the steps of an engine that are missing.
+
+        Args:
+            engine: of a cell.
+            steps: `EngineOfCell.steps` of that cell.
 
         Returns:
             What is to be told of it; None where nothing is.
         """
         self._compilation.wait()
         began = time.perf_counter()
-        with self._compilation.counting() as compiled_s:
+        with self._compilation.launching(steps) as compiled_s:
             engine.prepare()
         parts = [] if self._is_told else [self._compilation.summary or "no kernels that are new to this process"]
         if compiled_s:

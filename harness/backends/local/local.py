@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
 
 from harness.backends.backend import KEEP_EVERY_S, BackendRun, Facts, Keep, OnRequest, OnRound
 from harness.backends.local.cell_memory import check_memory
@@ -17,7 +16,6 @@ from harness.backends.local.warm_up import first_steps
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
-from harness.models.fingerprint import fingerprint
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.request import RequestRecord
@@ -104,11 +102,7 @@ class LocalBackend:
 
     def weights(self) -> Mapping[str, str]:
         """Digest of the weights of each model that takes part, by role; needs no loaded weights."""
-        target, head = self.models.meta_models.target, self.models.meta_models.head(self.cell.drafter)
-        found = {"target": _fingerprint(target.random_fingerprint, target.path)}
-        if head is not None:
-            found["drafter"] = _fingerprint(head.random_fingerprint, head.folder)
-        return found
+        return self.engine_of_cell.weights
 
     def generate(
         self,
@@ -145,7 +139,7 @@ class LocalBackend:
 
         requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
         if self._kernels_ahead is not None:
-            self._start_note = self._kernels_ahead.capture(engine) or self._start_note
+            self._start_note = self._kernels_ahead.capture(engine, self.engine_of_cell.steps) or self._start_note
         try:
             run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over), on_round)
         except BaseException:
@@ -284,11 +278,3 @@ def _invalid(answer: Answer) -> str:
         "drafts that their distribution can have produced, found a row without a distribution (NaN, +inf or all "
         "forbidden) or an impossible draft; check the weights of target and drafter, and backend.dtype"
     )
-
-
-def _fingerprint(random_fingerprint: str | None, folder: Path | None) -> str:
-    """What identifies a model's weights: those of a checkpoint by its files."""
-    if random_fingerprint is not None:
-        return random_fingerprint
-    assert folder is not None, "weights are random, or come from a folder"
-    return fingerprint(folder)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.models.decoder_layer import LAYER_NAMES, LENGTH_DEPENDENT_ROPE
+from harness.models.decoder_layer import LAYER_NAMES, LENGTH_DEPENDENT_ROPE, is_of
 from harness.models.fused.checks import DTYPES
 from harness.models.latent_attention import LatentAttention
 
@@ -56,8 +56,10 @@ def fusion_obstacle(layer: Any, rotary: Any) -> str | None:
 
 
 def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
-    if type(layer).__name__ not in LAYER_NAMES:
-        yield f"{type(layer).__name__} is not one of {', '.join(LAYER_NAMES)}"
+    if not any(is_of(layer, model_type, name) for model_type, name in LAYER_NAMES.items()):
+        kind = type(layer)
+        known = " or ".join(LAYER_NAMES.values())
+        yield f"{kind.__module__}.{kind.__qualname__} is no {known} of ours or of transformers"
         return
     attention, mlp = layer.self_attn, layer.mlp
     yield from _attention_obstacles(attention, rotary)
