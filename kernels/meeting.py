@@ -20,32 +20,36 @@ MOST_LOOKS: tl.constexpr = tl.constexpr(2**20)
 """How often a program asks whether the others have come: about a second."""
 LEFT: tl.constexpr = tl.constexpr(2**20)
 """What a program that leaves adds to the counter; more than all comings together."""
+LATE: tl.constexpr = tl.constexpr(2**20)
+"""Added to the number of meetings where one did not come; even, so that odd ones stay odd."""
 
 
 @triton.jit
-def meet(counter, num_met, num_programs, is_late):
-    """Wait for all programs of a request; returns whether one did not come, at this meeting or before.
+def meet(counter, num_met, num_programs):
+    """Wait for all programs of a request; returns the number of meetings with this one, plus LATE from the first on to
+    which one did not come.
 
     They all come, unless their arguments are written to during the launch, so that they walk apart. Then the verdict
     means nothing, and the request must be flagged.
 
     Args:
         counter: of the request, int32; 0 before the launch.
-        num_met: meetings before this one.
+        num_met: what the meeting before returned, 0 at first. From LATE on nothing is waited for.
         num_programs: of the request.
-        is_late: what the meeting before returned, 0 at first; nobody waits again after a 1.
     """
     tl.debug_barrier()
+    num_met += 1
     if num_programs > 1:
-        all_come = (num_met + 1) * num_programs
+        all_come = num_met * num_programs
         num_come = (tl.atomic_add(counter, 1, sem="acq_rel") + 1) % LEFT
-        num_looks = is_late * MOST_LOOKS
-        while (num_come < all_come) & (num_looks < MOST_LOOKS):
-            num_come = tl.atomic_add(counter, 0, sem="acquire") % LEFT
-            num_looks += 1
-        is_late = (num_come < all_come).to(tl.int32)
+        if num_met < LATE:
+            num_looks = num_met * 0
+            while (num_come < all_come) & (num_looks < MOST_LOOKS):
+                num_come = tl.atomic_add(counter, 0, sem="acquire") % LEFT
+                num_looks += 1
+            num_met = tl.where(num_come < all_come, num_met + LATE, num_met)
         tl.debug_barrier()
-    return is_late
+    return num_met
 
 
 @triton.jit

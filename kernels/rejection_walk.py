@@ -26,7 +26,7 @@ from .chunks import read_group
 from .conclude import is_padding, served_count, write_padding
 from .device_streams import BONUS, RESIDUAL, load_stream, uniform
 from .kseq_ratio import weigh_at_ratios
-from .meeting import STRIDE, leave, meet
+from .meeting import LATE, STRIDE, leave, meet
 from .sample_next import chunk_masses, load_chunks
 from .token_mask import target_mask_row
 from .tree_children import (
@@ -119,7 +119,6 @@ def _rejection_walk_kernel(
     low = tl.full((), 0.0, tl.float64)
     high = tl.full((), 0.0, tl.float64)
     num_met = tl.full((), 0, tl.int32)
-    is_late = tl.full((), 0, tl.int32)
     maximum = tl.full((), 0.0, tl.float32)
     normalizer = tl.full((), 1.0, tl.float64)
     threshold = tl.full((), -float("inf"), tl.float32)
@@ -154,8 +153,7 @@ def _rejection_walk_kernel(
                     is_odd, program, num_programs,
                     SUMS_DRAFTS, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
-                is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
-                num_met += 1
+                num_met = meet(walk.arrivals + row * STRIDE, num_met, num_programs)
             maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold = node_stats(
                 draft, tokens, temperature, request, rows, node, draft_at, compares, is_odd,
                 READS_DRAFT, SUMS_DRAFTS, TRUNCATED, CHUNKS_PADDED,
@@ -192,8 +190,7 @@ def _rejection_walk_kernel(
                     program, num_programs, mode == WEIGH_REST,
                     READS_DRAFT, TRUNCATED, IS_DISTINCT, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
                 )  # fmt: skip
-            is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
-            num_met += 1
+            num_met = meet(walk.arrivals + row * STRIDE, num_met, num_programs)
         accepted, next_mode, usable, before, factor, num_removed, low, high = decide_step(
             tokens, temperature, rows, walk, request, nodes, (usable, target_probs, draft_probs), uniform_numbers,
             (maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold),
@@ -229,7 +226,7 @@ def _rejection_walk_kernel(
                     masses = chunk_masses(chunks, maximum, temperature)
             drafted = children_of(nodes, node)
             flagged = (tl.sum((drafted & (usable == 0)).to(tl.int32), axis=0) > 0) | (normalizer != normalizer)
-            flagged = flagged | (tl.load(tokens.counts + request) > tokens.width) | (is_late != 0)
+            flagged = flagged | (tl.load(tokens.counts + request) > tokens.width) | (num_met >= LATE)
             purpose = tl.where(tl.sum(drafted.to(tl.int32), axis=0) > 0, RESIDUAL, BONUS)
             seed, position, round_index = load_stream(streams, request, True)
             opened = open_node(
@@ -242,7 +239,7 @@ def _rejection_walk_kernel(
                 mode != ENDED + READ, columns,
                 READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
-        elif is_late != 0:
+        elif num_met >= LATE:
             # the first one may not know
             tl.store(output.invalid + row, True)
     elif is_padding(count, cutting) & (program == 0):

@@ -23,7 +23,7 @@ import triton.language as tl
 from .addresses import draft_row, draft_slot
 from .conclude import is_padding, load_stats, served_count, write_padding
 from .device_streams import BONUS, RESIDUAL, load_stream, uniform
-from .meeting import STRIDE, leave, meet
+from .meeting import LATE, STRIDE, leave, meet
 from .traversal import BEGIN, DONE, WEIGH_REST, go_on, put, start
 from .tree_children import (
     NO_NODE,
@@ -110,7 +110,6 @@ def _traversal_walk_kernel(
     level = tl.full((), 0, tl.int32)
     num_removed = tl.full((), 0, tl.int32)
     num_met = tl.full((), 0, tl.int32)
-    is_late = tl.full((), 0, tl.int32)
     top, stack = start(columns)
     node, place, begin, chance, kappa, factor, rest, weight, law = top
     nodes_, places_, begins_, chances_, kappas_, factors_, rests_, weights_, laws_ = stack
@@ -138,8 +137,7 @@ def _traversal_walk_kernel(
                 cells_of(tokens, request, is_odd), program, num_programs, mode == WEIGH_REST,
                 READS_DRAFT, TRUNCATED, IS_DISTINCT, NUM_GROUPS, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip
-            is_late = meet(walk.arrivals + row * STRIDE, num_met, num_programs, is_late)
-            num_met += 1
+            num_met = meet(walk.arrivals + row * STRIDE, num_met, num_programs)
         (
             mode, weighed_factor, level, num_removed,
             node, place, begin, chance, kappa, factor, rest, weight, law,
@@ -157,10 +155,10 @@ def _traversal_walk_kernel(
             _finish(
                 target, draft, tokens, temperature, stream, slot, rows, walk, output, request, columns, nodes, judged,
                 put(nodes_, columns, level, node), node, level, factor, removed_at + begin, num_removed - begin, place,
-                rest, (num_met + 1) % 2, is_late != 0,
+                rest, (num_met + 1) % 2, num_met >= LATE,
                 READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
-        elif is_late != 0:
+        elif num_met >= LATE:
             # the first one may not know
             tl.store(output.invalid + row, True)
     elif is_padding(count, cutting) & (program == 0):
