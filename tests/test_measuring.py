@@ -19,7 +19,7 @@ from kernels.contract import DraftSampling, SiblingDraws, VerificationMethod
 from kernels.core import cpu_core
 from kernels.methods import TreeMethod
 from kernels.reference.acceptance import acceptance_terms
-from tests.test_engine_reasoning_end import grammar_states_of, play, without_time
+from tests.reasoning_end_runs import grammar_states_of, play, without_time
 from tests.toy_markov import toy_engine, toy_requests, transitions
 
 TARGET, DRAFT = transitions(11, seed=3), transitions(11, seed=4)
