@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from harness.engine.inputs import in_rows, num_rows, step_inputs
+from harness.engine.inputs import Integers, fields_and_rows, in_rows, num_input_values, num_rows, step_inputs
 from harness.engine.runner import Launched, fetch
-from harness.engine.slots import DECODES, NOT_DECIDING, StepInputs
+from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import PrefillRoom, StepPlan
 
@@ -56,7 +57,7 @@ class CapturedStep:
     given: StepInputs
     """The same as a step takes them."""
     run: Callable[[], StepOutput]
-    last: list[int] | None = None
+    last: Integers | None = None
     """What `inputs` holds."""
 
 
@@ -140,8 +141,8 @@ class GraphRunner:
         """Launch a step in which the first slots, of `length` tokens each, decode whatever they hold."""
         size = self._smallest(num_slots, 0, depth)
         captured = self._steps[size]
-        decides = [DECODES] * num_slots + [NOT_DECIDING] * (size.num_slots - num_slots)
-        captured.last = [*decides, *[0] * 4 * size.num_slots]
+        captured.last = np.zeros(5 * size.num_slots, dtype=np.int64)
+        captured.last[:num_slots] = DECODES
         copy_in(captured.last, captured.inputs)
         return fetch(captured.run())
 
@@ -149,9 +150,8 @@ class GraphRunner:
         """The captured step for a plan, its inputs on their way to the device."""
         size = self._size(plan)
         captured = self._steps[size]
-        slots, rows = in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, self.step.state.spare)
-        values = [value for row in (*slots, *rows) for value in row]
-        if values != captured.last:
+        values = in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, self.step.state.spare)
+        if captured.last is None or not np.array_equal(values, captured.last):
             copy_in(values, captured.inputs)
             captured.last = values
         return captured
@@ -170,14 +170,12 @@ class GraphRunner:
     def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:
         """Memory for the inputs of a size, and the inputs in it."""
         step = self.step
-        num_fields, width = 5 * size.num_slots, size.depth + 1
         # all zeros: no slot decides, and every row lies at the start of a slot
-        num_values = num_fields + size.num_prompt_rows * (width + 3)
+        num_values = num_input_values(size.depth, size.num_slots, size.num_prompt_rows)
         inputs = torch.zeros(num_values, dtype=torch.int64, device=step.target.device)
-        rows = inputs[num_fields:].view(size.num_prompt_rows, width + 3)
+        slots, rows = fields_and_rows(inputs, size.depth, size.num_slots, size.num_prompt_rows)
         rows[:, 0] = step.state.spare
         capacity = step.state.token_ids.shape[1]
-        slots = inputs[:num_fields].view(5, size.num_slots)
         return inputs, step_inputs(slots, rows, capacity, size.depth)
 
     def _capture(self, size: StepSize) -> CapturedStep:
@@ -204,7 +202,7 @@ class GraphRunner:
         The first replay of a graph brings it to the device, and the first copies of a size take pinned memory: time
         that belongs to no request, and to no arm of a comparison that happens to come first.
         """
-        values = captured.inputs.tolist()
+        values = captured.inputs.cpu().numpy()
         under_way = []
         for _ in range(STEPS_UNDER_WAY):
             copy_in(values, captured.inputs)
@@ -216,14 +214,14 @@ class GraphRunner:
         return self.step(given)
 
 
-def copy_in(values: list[int], memory: Tensor) -> None:
+def copy_in(values: Integers, memory: Tensor) -> None:
     """Copy values to memory of the device, after everything launched so far.
 
     Args:
-        values: N integers.
+        values: [N].
         memory: [N] int64, contiguous.
     """
-    source = torch.tensor(values)
+    source = torch.from_numpy(values)
     if memory.is_cuda:
         source = source.pin_memory()
     memory.copy_(source, non_blocking=True)
