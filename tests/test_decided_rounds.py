@@ -1,0 +1,75 @@
+"""Rounds that are committed at once, and the accounting of all rounds, which makes the same of them."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.constraint.parsers.markers import OneToken
+from harness.engine.commit import Commit, commit, stays_whole
+from harness.engine.request import Limits, Request
+from harness.engine.rounds import RowLayout, round_of
+from harness.engine.sequence import Sequence
+
+EOS, NUM_TOKENS = 2, 4
+LAYOUT = RowLayout.of(NUM_TOKENS)
+LIMITS = Limits(9, frozenset({EOS}))
+PARSER = OneToken(4)
+
+
+@given(
+    drafted=st.lists(st.integers(0, 5), max_size=6),
+    last=st.integers(0, 5),
+    num_remaining=st.integers(1, 9),
+    data=st.data(),
+)
+def test_a_round_that_stays_whole_is_committed_whole(drafted, last, num_remaining, data):
+    """Would catch a round that ends its request, or drafts that are no evidence, among those that stay whole."""
+    num_accepted = data.draw(st.integers(0, len(drafted)))
+    emitted = [*drafted[:num_accepted], last]
+    whole = Commit(tuple(emitted), len(drafted), num_accepted, None, None)
+    if stays_whole([*emitted, *drafted], len(drafted), num_remaining, {EOS}):
+        assert commit(emitted, drafted, num_remaining, {EOS}) == whole
+    assert stays_whole([*emitted, *drafted], len(drafted), len(drafted) + 2, frozenset())
+
+
+def sequence(num_output):
+    found = Sequence(Request("0", "toy", 0, 0, 7, (5, 6, 7), parser=PARSER), 3, 0.0)
+    found.token_ids += [1] * num_output
+    found.launch(NUM_TOKENS + 1)
+    found.launch(NUM_TOKENS + 1)
+    found.carry(0.25)
+    return found
+
+
+def row(generator, num_drafted):
+    """As a step leaves it: tokens beyond the accepted ones are -1, those beyond the drafted ones may be anything."""
+    num_accepted = generator.randint(0, max(num_drafted, 0))
+    drafts = [generator.choice([EOS, 3, 4, 5, 6, 7]) for _ in range(NUM_TOKENS)]
+    emitted = [*drafts[:num_accepted], generator.choice([EOS, 3, 4, 5]), *[-1] * (NUM_TOKENS - num_accepted)]
+    return [*emitted, *drafts, num_accepted, num_drafted, int(generator.random() < 0.1)]
+
+
+def test_a_whole_round_leaves_a_request_as_the_accounting_of_any_round_does():
+    """Would catch a count, a token, a time or a draft that differs, and a round taken for whole that is not."""
+    generator, num_whole, num_cut = Random(3), 0, 0
+    for _ in range(3000):
+        found, expected = (sequence(num_output) for num_output in [generator.randint(0, 8)] * 2)
+        decided = row(generator, generator.choice([-1, 0, 2, NUM_TOKENS]))
+        if found.append_whole(decided, LAYOUT, LIMITS, 1.5, 0.5):
+            num_whole += 1
+            expected.append_round(round_of(decided, LAYOUT), None, LIMITS, 1.5, 0.5)
+            # whole rounds are kept in another form
+            assert found.rounds == expected.rounds
+            found._rounds, expected._rounds = [], []
+        else:
+            num_cut += 1
+        assert found == expected
+    assert min(num_whole, num_cut) > 300
+
+
+@pytest.mark.parametrize("counts", [(0, -1, 0), (0, 2, 1), (3, 2, 0), (0, NUM_TOKENS + 1, 0)], ids=str)
+def test_a_row_that_says_something_special_is_never_whole(counts):
+    """Deferred, without a distribution, and counts that contradict each other."""
+    assert not sequence(0).append_whole([5, 6, 7, 3, 3, 5, 6, 7, 3, *counts], LAYOUT, Limits(99, frozenset()), 1.0, 1.0)
