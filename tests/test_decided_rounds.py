@@ -1,5 +1,6 @@
 """Rounds that are committed at once, and the accounting of all rounds, which makes the same of them."""
 
+from dataclasses import fields
 from random import Random
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from harness.constraint.parsers.markers import OneToken
 from harness.engine.commit import Commit, commit, stays_whole
 from harness.engine.request import Limits, Request
-from harness.engine.rounds import RowLayout, round_of
+from harness.engine.rounds import RoundFields, RowLayout, round_of
 from harness.engine.sequence import Sequence
+from harness.records.request import RoundRecord
 
 EOS, NUM_TOKENS = 2, 4
 LAYOUT = RowLayout.of(NUM_TOKENS)
@@ -32,6 +34,11 @@ def test_a_round_that_stays_whole_is_committed_whole(drafted, last, num_remainin
     if stays_whole([*emitted, *drafted], len(drafted), num_remaining, {EOS}):
         assert commit(emitted, drafted, num_remaining, {EOS}) == whole
     assert stays_whole([*emitted, *drafted], len(drafted), len(drafted) + 2, frozenset())
+
+
+def test_the_fields_of_a_round_are_those_of_its_record():
+    """Records are made by place."""
+    assert RoundFields._fields == tuple(each.name for each in fields(RoundRecord))
 
 
 def sequence(num_output):

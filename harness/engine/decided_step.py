@@ -34,8 +34,10 @@ class DecidedStep:
         self._rows, self._deciding, self._drafts = rows, deciding, step.drafts
         self._layout = layout = RowLayout.of(launched.output.draft.token_ids.shape[1], of_trees)
         self._may_be_whole = not of_trees and len(rows[0]) == layout.num_values
-        constrained = [item.slot for item in deciding if item.slot in launched.grammar_states]
-        self._rounds = rounds_of(rows, layout, constrained)
+        states = launched.grammar_states
+        self._rounds = rounds_of(
+            rows, layout, [item.slot for item in deciding if item.slot in states] if states else []
+        )
         self._outcomes = outcomes_of(launched, self._rounds)
 
     @property

@@ -220,8 +220,9 @@ class Engine:
             chunk.sequence.num_prefilled_tokens = chunk.stop
             if chunk.ends_prompt:
                 chunk.sequence.launch(1)
+        max_tokens = (self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1
         for sequence in plan.decoding:
-            sequence.launch((self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1)
+            sequence.launch(max_tokens)
         return UnderWay(plan, launched)
 
     def _with_drafts(self, under_way: UnderWay) -> UnderWay:

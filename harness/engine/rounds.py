@@ -85,22 +85,22 @@ def _of_tree(round_: Round, depths: SequenceOf[int], path: SequenceOf[int]) -> R
 
 
 class RoundFields(NamedTuple):
-    """What a RoundRecord will hold; the record itself is made and checked when the clock has stopped."""
+    """The fields of a RoundRecord in their order; the record itself is made and checked when the clock has stopped."""
 
     num_proposed_tokens: int
     num_draft_tokens: int
     num_accepted_tokens: int
     num_output_tokens: int
+    cut_reason: CutReason | None
     arrival_s: float
     share_s: float
-    num_held_steps: int
-    cut_reason: CutReason | None = None
     expected_accepted: tuple[float, float, float] | None = None
     """See `Sequence.take_measured`, as for position_bounds."""
     num_free_tokens: int | None = None
     num_cut_tokens: int = 0
     host_us: float = 0.0
     is_whole: bool | None = None
+    num_held_steps: int = 0
     position_bounds: tuple[float, ...] | None = None
     path: tuple[int, ...] | None = None
     num_draft_positions: int | None = None
@@ -117,7 +117,7 @@ def fields_of(kept: RoundFields | WholeRound) -> RoundFields:
         return kept
     num_drafted, num_accepted, arrival_s, share_s, num_held_steps = kept
     counts = num_drafted, num_drafted, num_accepted, num_accepted + 1
-    return RoundFields(*counts, arrival_s, share_s, num_held_steps)
+    return RoundFields(*counts, None, arrival_s, share_s, num_held_steps=num_held_steps)
 
 
 def committed_fields(

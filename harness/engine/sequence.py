@@ -66,10 +66,6 @@ class Sequence:
         return self.num_prompt_tokens - self.num_prefilled_tokens
 
     @property
-    def is_prefilled(self) -> bool:
-        return self.num_prefilled_tokens == self.num_prompt_tokens
-
-    @property
     def longest_length(self) -> int:
         """Tokens that the sequence has at most once every step launched so far has been read."""
         return len(self.token_ids) + sum(self._under_way)

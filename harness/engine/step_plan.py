@@ -7,10 +7,13 @@ know tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from harness.engine.request import Limits
 from harness.engine.sequence import Sequence
+
+_SLOT = attrgetter("slot")
 
 
 class Chunk(NamedTuple):
@@ -51,7 +54,7 @@ class StepPlan(NamedTuple):
     @property
     def num_slots(self) -> int:
         """Slots 0.. that take part."""
-        return max(sequence.slot for sequence in self.participants) + 1
+        return max(map(_SLOT, self.participants)) + 1
 
 
 class PrefillRoom(NamedTuple):
@@ -90,7 +93,7 @@ def make_plan(
     for sequence in running:
         if sequence.finish_reason is not None:
             continue
-        if not sequence.is_prefilled:
+        if sequence.num_prefilled_tokens < sequence.num_prompt_tokens:
             waiting.append(sequence)
         elif sequence.min_output_tokens < limits.max_new_tokens:
             decoding.append(sequence)
