@@ -77,6 +77,9 @@ class GraphRunner:
         self._max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
         self._largest_depth = step.num_speculative_tokens if depths is None else max(depths(num_slots))
         self.sizes = step_sizes(num_slots, self._largest_depth, max_prefill_tokens_with_decodes, depths)
+        self._by_depth: dict[int, list[StepSize]] = {}
+        for size in self.sizes:
+            self._by_depth.setdefault(size.depth, []).append(size)
         self.graph_bytes = 0
         """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
@@ -163,8 +166,8 @@ class GraphRunner:
     def _smallest(self, num_slots: int, num_prompt_rows: int, depth: int) -> StepSize:
         return next(
             size
-            for size in self.sizes
-            if size.num_slots >= num_slots and size.num_prompt_rows >= num_prompt_rows and size.depth == depth
+            for size in self._by_depth[depth]
+            if size.num_slots >= num_slots and size.num_prompt_rows >= num_prompt_rows
         )
 
     def _new_inputs(self, size: StepSize) -> tuple[Tensor, StepInputs]:
