@@ -1,8 +1,8 @@
 """What a step that was read decided for the requests that go on, and its way into their rounds.
 
-A round that nothing can cut goes from the step's row into the request's tokens; what a row says is taken apart for the
-others alone: near the end of a request, under a constraint, of trees, and with log-probabilities. It does not know the
-clock, or what a request that has ended leaves behind.
+A round that nothing cuts goes from the step's row into the request's tokens. A row is taken apart where it is of a
+tree, where the request may end, and where a constraint refuses something. This module does not know the clock, or what
+a request that has ended leaves behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class DecidedStep:
         launched = step.launched
         self._rows, self._deciding, self._drafts = rows, deciding, step.drafts
         self._layout = layout = RowLayout.of(launched.output.draft.token_ids.shape[1], of_trees)
-        self._may_be_whole = not of_trees and len(rows[0]) == layout.num_values
         states = launched.grammar_states
         self._rounds = rounds_of(
             rows, layout, [item.slot for item in deciding if item.slot in states] if states else []
@@ -43,7 +42,7 @@ class DecidedStep:
     @property
     def is_valid(self) -> bool:
         """Whether every row had a distribution."""
-        return not any(self._rows[item.slot][self._layout.invalid] for item in self._deciding)
+        return not any(self._rows[item.slot][self._layout.end - 1] for item in self._deciding)
 
     @property
     def num_accepted(self) -> dict[int, int]:
@@ -57,18 +56,14 @@ class DecidedStep:
         for sequence in self._deciding:
             slot = sequence.slot
             row, outcome = rows[slot], outcomes.get(slot)
-            may_be_whole = self._may_be_whole and outcome is None
-            if may_be_whole and sequence.append_whole(row, layout, limits, arrival_s, share_s):
-                if drafts is not None and sequence.num_proposed_tokens(-1):
-                    drafts.became_round(sequence, slot)
-                continue
-            round_ = self._rounds.get(slot) or round_of(row, layout)
-            if round_.is_deferred:
-                sequence.defer(share_s)
-                continue
-            sequence.append_round(round_, outcome, limits, arrival_s, share_s)
-            if drafts is not None and round_.draft_ids and (outcome is None or not outcome.is_masked):
+            if layout.of_trees or not sequence.append_whole(row, layout, outcome, limits, arrival_s, share_s):
+                round_ = self._rounds.get(slot) or round_of(row, layout)
+                if round_.is_deferred:
+                    sequence.defer(share_s)
+                    continue
+                sequence.append_round(round_, outcome, limits, arrival_s, share_s)
+                num_invalid += round_.is_invalid
+            if drafts is not None and sequence.num_proposed_tokens(-1) and (outcome is None or not outcome.is_masked):
                 # measures are defined for drafts and rows without masks
                 drafts.became_round(sequence, slot)
-            num_invalid += round_.is_invalid
         return num_invalid

@@ -38,8 +38,8 @@ class RowLayout(NamedTuple):
     """T, and the place of the first draft token."""
     counts: int
     """Place of the number of accepted tokens, behind which is that of draft tokens."""
-    invalid: int
-    """Place of the flag of a row without a distribution, the last value before log-probabilities."""
+    end: int
+    """Place behind the flag of a row without a distribution, where log-probabilities begin."""
     of_trees: bool
 
     @classmethod
@@ -47,17 +47,12 @@ class RowLayout(NamedTuple):
         """K of the step; whether drafts are trees."""
         width = num_speculative_tokens + 1
         counts = width + num_speculative_tokens * (3 if of_trees else 1)
-        return cls(width, counts, counts + 2, of_trees)
-
-    @property
-    def num_values(self) -> int:
-        """Of a row without log-probabilities."""
-        return self.invalid + 1
+        return cls(width, counts, counts + 3, of_trees)
 
 
 def round_of(row: list[int], layout: RowLayout) -> Round:
     """What a step decided for one request, from the row that it left (see StepOutput.decided)."""
-    width, end = layout.width, layout.num_values
+    width, end = layout.width, layout.end
     num_accepted, num_drafted, invalid = row[layout.counts : end]
     # more than K tells of rows without a distribution, which the flag says
     emitted, drafted = row[: num_accepted + 1], row[width : width + min(max(num_drafted, 0), width - 1)]
@@ -120,6 +115,13 @@ def fields_of(kept: RoundFields | WholeRound) -> RoundFields:
     return RoundFields(*counts, None, arrival_s, share_s, num_held_steps=num_held_steps)
 
 
+def constrained_fields(kept: WholeRound, outcome: ConstraintOutcome) -> RoundFields:
+    """The fields of a round that nothing cuts, under a constraint."""
+    return fields_of(kept)._replace(
+        num_free_tokens=outcome.num_free_tokens, host_us=outcome.host_us, is_whole=outcome.ran_as_one_graph
+    )
+
+
 def committed_fields(
     result: Commit,
     decided: Round,
@@ -128,7 +130,7 @@ def committed_fields(
     share_s: float,
     num_held_steps: int,
 ) -> RoundFields:
-    """The fields of a round that was cut, may have been cut or is ruled by a constraint."""
+    """The fields of any round that was committed."""
     return RoundFields(
         num_proposed_tokens=len(decided.draft_ids),
         num_draft_tokens=result.num_draft_tokens,

@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from harness.constraint.grammar_state import ConstraintOutcome
-from harness.engine.commit import commit, stays_whole
+from harness.engine.commit import commit, is_left_whole, stays_whole
 from harness.engine.request import Answer, Limits, Request
-from harness.engine.rounds import Round, RoundFields, RowLayout, WholeRound, committed_fields, fields_of
+from harness.engine.rounds import (
+    Round,
+    RoundFields,
+    RowLayout,
+    WholeRound,
+    committed_fields,
+    constrained_fields,
+    fields_of,
+)
 from harness.records.acceptance_terms import Floats
 from harness.records.request import FinishReason
 
@@ -110,24 +118,37 @@ class Sequence:
         self._num_deferred_steps += 1
         self.is_deferred = True
 
-    def append_whole(self, row: list[int], layout: RowLayout, limits: Limits, arrival_s: float, share_s: float) -> bool:
-        """Commit what the oldest step under way emitted if nothing can cut it; else False, and nothing is changed.
+    def append_whole(
+        self,
+        row: list[int],
+        layout: RowLayout,
+        outcome: ConstraintOutcome | None,
+        limits: Limits,
+        arrival_s: float,
+        share_s: float,
+    ) -> bool:
+        """Commit what the oldest step under way emitted if nothing cuts it; else False, and nothing is changed.
 
         Args:
-            row: that the step left of a chain's round which no constraint rules, without log-probabilities.
+            row: that the step left of a chain's round.
             layout: of the row.
-            limits, arrival_s, share_s: see append_round.
+            outcome, limits, arrival_s, share_s: see append_round.
         """
-        width, counts = layout.width, layout.counts
-        num_accepted, num_drafted, is_invalid = row[counts:]
+        width, counts, end = layout.width, layout.counts, layout.end
+        num_accepted, num_drafted, is_invalid = row[counts:end]
         num_remaining = limits.max_new_tokens - len(self.token_ids) + self.num_prompt_tokens
         if is_invalid or not 0 <= num_accepted <= num_drafted < width:
             return False
         if not stays_whole(row[:counts], num_drafted, num_remaining, limits.eos_token_ids):
             return False
+        if outcome is not None and not is_left_whole(outcome, num_accepted, num_drafted):
+            return False
         self._under_way.popleft()
         self.token_ids += row[: num_accepted + 1]
-        self._rounds.append((num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps))
+        kept = num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps
+        self._rounds.append(kept if outcome is None else constrained_fields(kept, outcome))
+        if len(row) > end:
+            self.logprobs += row[end : end + (len(row) - end) // width * (num_accepted + 1)]
         self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:
             self.drafted.append(row[width : width + num_drafted])
