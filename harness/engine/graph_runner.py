@@ -57,8 +57,8 @@ class CapturedStep:
     given: StepInputs
     """The same as a step takes them."""
     run: Callable[[], StepOutput]
-    last: Integers | None = None
-    """What `inputs` holds."""
+    last: bytes = b""
+    """What `inputs` holds; empty if not known."""
 
 
 class GraphRunner:
@@ -144,9 +144,10 @@ class GraphRunner:
         """Launch a step in which the first slots, of `length` tokens each, decode whatever they hold."""
         size = self._smallest(num_slots, 0, depth)
         captured = self._steps[size]
-        captured.last = np.zeros(5 * size.num_slots, dtype=np.int64)
-        captured.last[:num_slots] = DECODES
-        copy_in(captured.last, captured.inputs)
+        values = np.zeros(5 * size.num_slots, dtype=np.int64)
+        values[:num_slots] = DECODES
+        captured.last = values.tobytes()
+        copy_in(values, captured.inputs)
         return fetch(captured.run())
 
     def _take_in(self, plan: StepPlan) -> CapturedStep:
@@ -154,9 +155,10 @@ class GraphRunner:
         size = self._size(plan)
         captured = self._steps[size]
         values = in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, self.step.state.spare)
-        if captured.last is None or not np.array_equal(values, captured.last):
+        given = values.tobytes()
+        if given != captured.last:
             copy_in(values, captured.inputs)
-            captured.last = values
+            captured.last = given
         return captured
 
     def _size(self, plan: StepPlan) -> StepSize:

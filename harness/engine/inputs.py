@@ -67,10 +67,11 @@ def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, sp
             last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
             ends[slot] = (num_slots + last_row) * width + column
     assert len(rows) <= num_prompt_rows
-    rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
     values = np.zeros(num_input_values(depth, num_slots, num_prompt_rows), dtype=np.int64)
     _write_fields(values[: 5 * num_slots].reshape(5, num_slots), plan, ends)
-    values[5 * num_slots :] = np.array(rows, dtype=np.int64).ravel()
+    if num_prompt_rows:
+        rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
+        values[5 * num_slots :] = np.array(rows, dtype=np.int64).ravel()
     return values
 
 
