@@ -9,7 +9,7 @@ from harness.constraint.masks import FREE, Masks
 from harness.constraint.parsers.markers import NoReasoning, SeveralTokens
 from harness.engine.commit import commit
 from harness.engine.constrained_step import after_unmasked_round
-from harness.engine.sequence import Round
+from harness.engine.rounds import Round
 from tests.toy_grammar import MARKER, chain, grammar_state_of
 
 VOCAB_SIZE = 8

@@ -88,9 +88,9 @@ def test_records_are_made_when_the_clock_has_stopped(monkeypatch):
         made.append(fields["prompt_id"])
         return RequestRecord(**fields)
 
-    def round_record(**fields):
+    def round_record(*fields):
         made.append("round")
-        return RoundRecord(**fields)
+        return RoundRecord(*fields)
 
     monkeypatch.setattr(to_records, "RequestRecord", record)
     monkeypatch.setattr(to_records, "RoundRecord", round_record)

@@ -10,8 +10,8 @@ import torch
 
 from harness.engine import engine as engine_module
 from harness.engine.request import Limits
+from harness.engine.rounds import RowLayout, rounds_of
 from harness.engine.runner import EagerRunner
-from harness.engine.sequence import rounds_of
 from harness.profiling import profile as profile_module
 from harness.profiling.profile import (
     Phases,
@@ -44,7 +44,7 @@ def test_filled_slots_go_on_with_the_round_that_the_engine_would_play(kind, grap
     step = tiny_engine(kind, graphs=graphs).step
     inputs = prefill_slots(step, requests)
     assert step.state.lengths.tolist() == [NUM_PROMPT + 1] * NUM_SLOTS
-    rounds = rounds_of(step(inputs).decided.tolist(), step.num_speculative_tokens, range(NUM_SLOTS))
+    rounds = rounds_of(step(inputs).decided.tolist(), RowLayout.of(step.num_speculative_tokens), range(NUM_SLOTS))
     for record in records:
         slot = int(record.prompt_id)
         first, *others = record.output_token_ids[: 1 + record.rounds[1].num_output_tokens]

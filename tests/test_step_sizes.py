@@ -1,9 +1,16 @@
-"""What a step takes in: sequences, parts of prompts, and the sizes that steps are captured in."""
+"""What a step does by its plan, and the sizes of which one holds it."""
 
-from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
+from random import Random
+
+import pytest
+
+from harness.engine.graph_runner import MAX_PREFILL_TOKENS, GraphRunner, StepSize, step_sizes
+from harness.engine.inputs import in_rows
+from harness.engine.planner import Planner
 from harness.engine.request import Limits, Request
 from harness.engine.sequence import Sequence
 from harness.engine.step_plan import PrefillRoom, make_plan
+from tests.tiny_engines import tiny_engine
 
 
 def running(*fields):
@@ -51,3 +58,31 @@ def test_sizes_of_every_depth_hold_a_full_step():
     for depth in (0, 2, 4):
         rows = [size.num_prompt_rows for size in sizes if size.num_prompt_rows and size.depth == depth]
         assert rows == sorted(rows) and rows[-1] * (depth + 1) >= MAX_PREFILL_TOKENS > (rows[-1] - 1) * (depth + 1)
+
+
+def test_a_planner_does_not_capture_every_size_of_every_depth():
+    """Would catch halfway sizes for each depth, 166 graphs."""
+    planner = Planner(8)
+    assert len(step_sizes(16, 8)) == 16
+    assert len(step_sizes(16, 8, None, planner.choices)) == 9 * (5 + 5) == 90
+    assert len(step_sizes(16, 8, 100, planner.choices)) == 9 * (5 + 6)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 100, 9999])
+def test_no_step_of_a_chosen_depth_is_larger_than_its_graph(limit):
+    """Full steps, steps that the limit fills, and short prompts, each of which fills its last row with nothing."""
+    generator, choices = Random(5), Planner(8).choices
+    engine = tiny_engine("eagle", num_speculative_tokens=8, graphs=True, depth=Planner(8))
+    step = engine.step
+    runner = GraphRunner(step, 16, limit, choices)
+    for _ in range(400):
+        depth = generator.choice([None, *choices(16)])
+        longest = generator.choice([3, 40, 3000])
+        prompts = [(generator.randint(1, longest), 0, 0, 0) for _ in range(generator.randint(1, 12))]
+        decoding = [] if depth is None else [(2, 2, 1, 0)] * generator.randint(1, 4)
+        choose = dict.fromkeys(range(5), depth).__getitem__
+        plan = make_plan(running(*decoding, *prompts), Limits(10, frozenset()), runner.prefill_room, choose)
+        size = runner._size(plan)
+        assert plan.depth == depth and plan.chunks
+        assert size.depth == (8 if depth is None else depth) and size.num_slots >= plan.num_slots
+        in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, step.state.spare)

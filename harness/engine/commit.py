@@ -95,6 +95,27 @@ def commit(
     return Commit(kept, num_evidence, num_accepted, cut_reason, finish_reason, num_cut, num_positions)
 
 
+def stays_whole(
+    token_ids: Sequence[int], num_draft_tokens: int, num_remaining_tokens: int, eos_token_ids: Set[int]
+) -> bool:
+    """Whether neither the length limit nor an end of sequence touches a chain's round, so that all of it counts.
+
+    Most rounds are such, and this costs a fraction of `commit`.
+
+    Args:
+        token_ids: emitted and draft tokens of the round, among others.
+        num_draft_tokens: of the round.
+        num_remaining_tokens, eos_token_ids: see commit.
+    """
+    return num_remaining_tokens > num_draft_tokens + 1 and eos_token_ids.isdisjoint(token_ids)
+
+
+def is_left_whole(outcome: ConstraintOutcome, num_accepted: int, num_draft_tokens: int) -> bool:
+    """Whether a constraint keeps all of a round, counts all of its draft tokens and does not end the request."""
+    is_kept = outcome.num_kept_tokens > num_accepted and outcome.num_evidence >= num_draft_tokens
+    return is_kept and not outcome.is_complete
+
+
 def _num_evidence(
     draft_ids: Sequence[int], num_remaining_tokens: int, eos_token_ids: Set[int], outcome: ConstraintOutcome | None
 ) -> int:

@@ -9,6 +9,7 @@ request draws under masks, the first parts are launched ahead too: the host read
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
@@ -76,7 +77,7 @@ class ConstrainedGraphRunner(GraphRunner):
             slot, grammar_state = chunk.sequence.slot, chunk.sequence.request.grammar_state
             row = ending_row(None if grammar_state is None else grammar_state.parser.ending)
             if chunk.start == 0 and row != self._endings[slot]:
-                copy_in(row, self.step.state.endings[slot])
+                copy_in(np.array(row), self.step.state.endings[slot])
                 self._endings[slot] = row
 
     def _run_in_answer(

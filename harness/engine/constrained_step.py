@@ -18,8 +18,8 @@ from torch import Tensor
 from harness.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
 from harness.constraint.masks import FREE, Masks
 from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
+from harness.engine.rounds import Round, RowLayout, rounds_of
 from harness.engine.runner import EagerRunner, Launched
-from harness.engine.sequence import Round, rounds_of
 from harness.engine.slots import StepInputs
 from harness.engine.step import Drafted, Scored, Step, Verified
 from harness.engine.step_plan import StepPlan
@@ -156,7 +156,7 @@ def cut_rounds(
 
     None where all do. `decided` as in StepOutput; `num_tokens` are the K of the step.
     """
-    outcomes, cuts = apply_constraints(grammar_states, rounds_of(decided, num_tokens, grammar_states))
+    outcomes, cuts = apply_constraints(grammar_states, rounds_of(decided, RowLayout.of(num_tokens), grammar_states))
     return outcomes, [cuts.get(slot, num_tokens + 1) for slot in range(len(decided))] if cuts else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from harness.engine.sequence import Round
 from harness.engine.step_plan import StepPlan
 from harness.settings.depth import DepthTable, depth_at
 from harness.settings.step_times import StepTimes
@@ -65,18 +64,18 @@ class DepthByBatch:
         return {depth for size, depth in self._table if size <= num_requests}
 
 
-def learn_from(depth: Depth, plan: StepPlan, rounds: Mapping[int, Round], seconds: float) -> None:
+def learn_from(depth: Depth, plan: StepPlan, num_accepted: Mapping[int, int], seconds: float) -> None:
     """Let what chooses depths learn from a step that was read and committed.
 
     Args:
         depth: chose the depth of `plan`.
         plan: of the step.
-        rounds: the decided rounds by slot.
+        num_accepted: drafts that its rounds accepted, by slot, of those that it decided.
         seconds: since the step before was read.
     """
     if plan.depth is None:
         return
     # a round that ends its request may have been cut
     going_on = [sequence for sequence in plan.decoding if sequence.finish_reason is None]
-    accepted = [len(rounds[sequence.slot].emitted) - 1 for sequence in going_on if sequence.slot in rounds]
+    accepted = [num_accepted[sequence.slot] for sequence in going_on if sequence.slot in num_accepted]
     depth.learn(len(plan.decoding), plan.depth, accepted, None if plan.chunks else seconds)

@@ -22,12 +22,12 @@ import torch
 from harness.drafters.protocol import Drafter, MovesSlots, forget_requests
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
-from harness.engine.constrained_step import outcomes_of
+from harness.engine.decided_step import DecidedStep
 from harness.engine.depth import Depth, learn_from
 from harness.engine.measuring import Measuring
 from harness.engine.request import Answer, Request
 from harness.engine.scheduler import Scheduler
-from harness.engine.sequence import Sequence, rounds_of
+from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
@@ -220,8 +220,9 @@ class Engine:
             chunk.sequence.num_prefilled_tokens = chunk.stop
             if chunk.ends_prompt:
                 chunk.sequence.launch(1)
+        max_tokens = (self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1
         for sequence in plan.decoding:
-            sequence.launch((self.settings.num_speculative_tokens if plan.depth is None else plan.depth) + 1)
+            sequence.launch(max_tokens)
         return UnderWay(plan, launched)
 
     def _with_drafts(self, under_way: UnderWay) -> UnderWay:
@@ -239,36 +240,24 @@ class Engine:
         """Commit what a step decided, release what ended; returns the next step, completed where it need not wait."""
         plan, rows = step.plan, step.launched.decided()
         now = self._now()
-        going_on = [sequence for sequence in plan.participants if sequence.finish_reason is None]
-        if not going_on:
-            return launched
-        share_s = (now - self._read_s) / len(going_on)
-        self._read_s = now
         deciding = [sequence for sequence in plan.deciding if sequence.finish_reason is None]
-        slots = [sequence.slot for sequence in deciding]
-        decided = rounds_of(rows, step.launched.output.draft.token_ids.shape[1], slots, self.settings.drafts_trees)
-        outcomes = outcomes_of(step.launched, decided)
-        if not self.settings.num_speculative_tokens and not any(round_.is_invalid for round_ in decided.values()):
+        reading = [chunk.sequence for chunk in plan.chunks if not chunk.ends_prompt]
+        num_going_on = len(deciding) + len(reading)
+        if not num_going_on:
+            return launched
+        share_s = (now - self._read_s) / num_going_on
+        self._read_s = now
+        decided = DecidedStep(step, rows, deciding, self.settings.drafts_trees)
+        if not self.settings.num_speculative_tokens and decided.is_valid:
             # before the host commits, since the device waits for it; output of a request that ends here is discarded.
             # With drafts the host commits while they are drawn
             launched = completed(launched)
-        for sequence in going_on:
-            if sequence.slot not in decided:
-                sequence.carry(share_s)
-                continue
-            round_ = decided[sequence.slot]
-            if round_.is_deferred:
-                sequence.defer(share_s)
-                continue
-            outcome = outcomes.get(sequence.slot)
-            sequence.append_round(round_, outcome, self.settings.limits, now, share_s)
-            if step.drafts is not None and round_.draft_ids and (outcome is None or not outcome.is_masked):
-                # measures are defined for drafts and rows without masks
-                step.drafts.became_round(sequence, sequence.slot)
-            self._num_invalid += round_.is_invalid
+        self._num_invalid += decided.commit(self.settings.limits, now, share_s)
+        for sequence in reading:
+            sequence.carry(share_s)
         if self._depth is not None:
-            learn_from(self._depth, plan, decided, share_s * len(going_on))
-        self._retire([item for item in going_on if item.finish_reason is not None], scheduler, finished, follow_up)
+            learn_from(self._depth, plan, decided.num_accepted, share_s * num_going_on)
+        self._retire([item for item in deciding if item.finish_reason is not None], scheduler, finished, follow_up)
         return launched
 
     def _close_gaps(self, scheduler: Scheduler) -> None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
 from harness.engine.step_plan import Chunk, StepPlan
 
+Integers = npt.NDArray[np.int64]
 MAX_PADDING_ON_CPU = 16
 """Tokens by which the prompts of a forward may be padded on a CPU, in all: more cost as much as a forward more."""
 
@@ -33,25 +36,24 @@ def in_pieces(plan: StepPlan, depth: int, max_tokens: int, device: torch.device)
             ends[chunk.sequence.slot] = first + row * longest + chunk.stop - chunk.start - 1
         parts.append(_prompt_part(batch, longest, device))
         first += len(batch) * longest
-    slots = torch.tensor(_slot_fields(plan, num_slots, ends), device=device)
+    fields = np.zeros((5, num_slots), dtype=np.int64)
+    _write_fields(fields, plan, ends)
+    slots = torch.from_numpy(fields).to(device)
     length = _longest(plan) + depth
     return StepInputs(slots, tuple(parts), length, bool(plan.decoding), depth)
 
 
-def in_rows(
-    plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, spare: int
-) -> tuple[list[list[int]], list[list[int]]]:
+def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, spare: int) -> Integers:
     """The inputs of a step of a fixed size, on the host.
 
     Args:
         plan: of at most that size.
         depth: d, of the step's rounds.
-        num_slots, num_prompt_rows: the size.
+        num_slots, num_prompt_rows: the size, B and P.
         spare: slot of the rows that are left over.
 
     Returns:
-        ([5][num_slots] fields of slots in the order of StepInputs; [num_prompt_rows][2 + T + 1] slot, start and tokens
-        of each row, the one after them included).
+        [5 * B + P * (2 + T + 1)], in parts: see `fields_and_rows`.
     """
     width = depth + 1
     rows: list[list[int]] = []
@@ -64,9 +66,28 @@ def in_rows(
         if chunk.ends_prompt:
             last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
             ends[slot] = (num_slots + last_row) * width + column
-    assert plan.num_slots <= num_slots and len(rows) <= num_prompt_rows
-    rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
-    return _slot_fields(plan, num_slots, ends), rows
+    assert len(rows) <= num_prompt_rows
+    values = np.zeros(num_input_values(depth, num_slots, num_prompt_rows), dtype=np.int64)
+    _write_fields(values[: 5 * num_slots].reshape(5, num_slots), plan, ends)
+    if num_prompt_rows:
+        rows += [[spare, 0, *[0] * (width + 1)] for _ in range(num_prompt_rows - len(rows))]
+        values[5 * num_slots :] = np.array(rows, dtype=np.int64).ravel()
+    return values
+
+
+def num_input_values(depth: int, num_slots: int, num_prompt_rows: int) -> int:
+    """Integers that `in_rows` gives."""
+    return 5 * num_slots + num_prompt_rows * (depth + 4)
+
+
+def fields_and_rows(values: Tensor, depth: int, num_slots: int, num_prompt_rows: int) -> tuple[Tensor, Tensor]:
+    """The parts of what `in_rows` gave, as views.
+
+    Returns:
+        ([5, B] fields of slots in the order of StepInputs; [P, 2 + T + 1] slot, start and tokens of each row, the one
+        after them included).
+    """
+    return values[: 5 * num_slots].view(5, num_slots), values[5 * num_slots :].view(num_prompt_rows, depth + 4)
 
 
 def num_rows(plan: StepPlan, depth: int) -> int:
@@ -80,20 +101,16 @@ def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = No
     return StepInputs(slots, prompts, length, depth=depth)
 
 
-def _slot_fields(plan: StepPlan, num_slots: int, ends: dict[int, int]) -> list[list[int]]:
-    """[5][num_slots]: the fields of StepInputs.slots."""
-    fields = [[NOT_DECIDING] * num_slots, *([0] * num_slots for _ in range(4))]
-    for sequence in plan.decoding:
-        fields[0][sequence.slot] = DECODES
+def _write_fields(fields: Integers, plan: StepPlan, ends: dict[int, int]) -> None:
+    """Write the fields of StepInputs.slots, [5, B], where there are zeros."""
+    assert NOT_DECIDING == 0
+    fields[0, [sequence.slot for sequence in plan.decoding]] = DECODES
     for chunk in plan.chunks:
         slot = chunk.sequence.slot
         if chunk.ends_prompt:
-            fields[0][slot], fields[1][slot] = ENDS_PROMPT, ends[slot]
+            fields[:2, slot] = ENDS_PROMPT, ends[slot]
         if chunk.start == 0:
-            fields[2][slot] = 1
-            fields[3][slot] = chunk.sequence.request.seed
-            fields[4][slot] = chunk.sequence.num_prompt_tokens
-    return fields
+            fields[2:, slot] = 1, chunk.sequence.request.seed, chunk.sequence.num_prompt_tokens
 
 
 def _longest(plan: StepPlan) -> int:

@@ -43,7 +43,7 @@ class DraftsOfStep:
 
     def became_round(self, sequence: Sequence, slot: int) -> None:
         """Note that the last round of a sequence is of the draft of a slot."""
-        index = len(sequence.rounds) - 1
+        index = sequence.num_rounds - 1
         if self._measures is None:
             self._rounds.append((sequence, index, slot))
         else:
@@ -60,7 +60,7 @@ class DraftsOfStep:
 
 
 def _give(measures: Measures, sequence: Sequence, index: int, slot: int) -> None:
-    sequence.take_measured(index, measures.of(slot, sequence.rounds[index].num_proposed_tokens))
+    sequence.take_measured(index, measures.of(slot, sequence.num_proposed_tokens(index)))
 
 
 class Measuring:

@@ -111,11 +111,13 @@ class Planner:
 
     def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
         """See harness.engine.depth.Depth."""
-        kept = 1 - 1 / ROUNDS_KEPT
-        for accepted in num_accepted:
-            for place in range(min(depth, accepted + 1)):
-                self._reached[place] = kept * self._reached[place] + 1
-                self._passed[place] = kept * self._passed[place] + (accepted > place)
+        kept, reaching = 1 - 1 / ROUNDS_KEPT, num_accepted
+        for place in range(depth):
+            reached, passed = self._reached[place], self._passed[place]
+            for accepted in reaching:
+                reached, passed = kept * reached + 1, kept * passed + (accepted > place)
+            self._reached[place], self._passed[place] = reached, passed
+            reaching = [accepted for accepted in reaching if accepted > place]
         before, self._depth_before = self._depth_before, -1 if seconds is None else depth
         if seconds is None or depth != before or not self._corrects or self._times is None:
             return

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from harness.constraint.grammar_state import ConstraintOutcome
-from harness.engine.commit import Commit, commit
+from harness.engine.commit import commit, is_left_whole, stays_whole
 from harness.engine.request import Answer, Limits, Request
+from harness.engine.rounds import (
+    Round,
+    RoundFields,
+    RowLayout,
+    WholeRound,
+    committed_fields,
+    constrained_fields,
+    fields_of,
+)
 from harness.records.acceptance_terms import Floats
-from harness.records.request import CutReason, FinishReason
-from kernels.contract import NO_TOKEN
-
-
-class Round(NamedTuple):
-    """What a step decided for one request, on the host."""
-
-    emitted: list[int]
-    draft_ids: list[int]
-    is_invalid: bool
-    logprobs: list[int]
-    """See packed_logprobs; empty if not requested."""
-    is_deferred: bool = False
-    """Nothing was decided: reasoning may end in the round, and the host must see its drafts first."""
-    depths: tuple[int, ...] | None = None
-    """Of each draft token of a tree, 1 after the context; None for a chain."""
-    path: tuple[int, ...] | None = None
-    """Of a tree, the accepted draft tokens by their place in `draft_ids`."""
+from harness.records.request import FinishReason
 
 
 class MeasuredDraft(NamedTuple):
@@ -41,28 +32,6 @@ class MeasuredDraft(NamedTuple):
     """Of each draft token; None where one is not known."""
     terms: Mapping[str, Floats] | None
     """Of the draft, if they are recorded."""
-
-
-class RoundFields(NamedTuple):
-    """What a RoundRecord will hold; the record itself is made and checked when the clock has stopped."""
-
-    num_proposed_tokens: int
-    num_draft_tokens: int
-    num_accepted_tokens: int
-    num_output_tokens: int
-    cut_reason: CutReason | None
-    arrival_s: float
-    share_s: float
-    expected_accepted: tuple[float, float, float] | None
-    """See `Sequence.take_measured`, as for position_bounds."""
-    num_free_tokens: int | None
-    num_cut_tokens: int
-    host_us: float
-    is_whole: bool | None
-    num_held_steps: int
-    position_bounds: tuple[float, ...] | None
-    path: tuple[int, ...] | None
-    num_draft_positions: int | None
 
 
 @dataclass
@@ -87,7 +56,7 @@ class Sequence:
     _carried_s: float = 0.0
     _num_deferred_steps: int = 0
     """Since the last round."""
-    rounds: list[RoundFields] = field(default_factory=list)
+    _rounds: list[RoundFields | WholeRound] = field(default_factory=list)
     drafted: list[list[int]] = field(default_factory=list)
     """Draft tokens of each round, kept where the end of reasoning is searched for."""
     terms: dict[int, Mapping[str, Floats]] = field(default_factory=dict)
@@ -105,10 +74,6 @@ class Sequence:
         return self.num_prompt_tokens - self.num_prefilled_tokens
 
     @property
-    def is_prefilled(self) -> bool:
-        return self.num_prefilled_tokens == self.num_prompt_tokens
-
-    @property
     def longest_length(self) -> int:
         """Tokens that the sequence has at most once every step launched so far has been read."""
         return len(self.token_ids) + sum(self._under_way)
@@ -117,6 +82,14 @@ class Sequence:
     def min_output_tokens(self) -> int:
         """Output tokens that it has at least by then, since every step emits one unless it is deferred."""
         return len(self.token_ids) - self.num_prompt_tokens + len(self._under_way)
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self._rounds)
+
+    @property
+    def rounds(self) -> list[RoundFields]:
+        return [fields_of(kept) for kept in self._rounds]
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -145,6 +118,42 @@ class Sequence:
         self._num_deferred_steps += 1
         self.is_deferred = True
 
+    def append_whole(
+        self,
+        row: list[int],
+        layout: RowLayout,
+        outcome: ConstraintOutcome | None,
+        limits: Limits,
+        arrival_s: float,
+        share_s: float,
+    ) -> bool:
+        """Commit what the oldest step under way emitted if nothing cuts it; else False, and nothing is changed.
+
+        Args:
+            row: that the step left of a chain's round.
+            layout: of the row.
+            outcome, limits, arrival_s, share_s: see append_round.
+        """
+        width, counts, end = layout.width, layout.counts, layout.end
+        num_accepted, num_drafted, is_invalid = row[counts:end]
+        num_remaining = limits.max_new_tokens - len(self.token_ids) + self.num_prompt_tokens
+        if is_invalid or not 0 <= num_accepted <= num_drafted < width:
+            return False
+        if not stays_whole(row[:counts], num_drafted, num_remaining, limits.eos_token_ids):
+            return False
+        if outcome is not None and not is_left_whole(outcome, num_accepted, num_drafted):
+            return False
+        self._under_way.popleft()
+        self.token_ids += row[: num_accepted + 1]
+        kept = num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps
+        self._rounds.append(kept if outcome is None else constrained_fields(kept, outcome))
+        if len(row) > end:
+            self.logprobs += row[end : end + (len(row) - end) // width * (num_accepted + 1)]
+        self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
+        if self.request.parser is not None:
+            self.drafted.append(row[width : width + num_drafted])
+        return True
+
     def append_round(
         self, decided: Round, outcome: ConstraintOutcome | None, limits: Limits, arrival_s: float, share_s: float
     ) -> None:
@@ -167,22 +176,24 @@ class Sequence:
             self.logprobs += decided.logprobs[: len(result.token_ids) * len(decided.logprobs) // len(decided.emitted)]
         self.finish_reason = result.finish_reason
         self.has_nan |= decided.is_invalid
-        self._carried_s += share_s
-        self.rounds.append(
-            _round_fields(result, decided, outcome, arrival_s, self._carried_s, self._num_deferred_steps)
-        )
+        times = arrival_s, self._carried_s + share_s, self._num_deferred_steps
+        self._rounds.append(committed_fields(result, decided, outcome, *times))
         self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:
             self.drafted.append(decided.draft_ids)
 
+    def num_proposed_tokens(self, index: int) -> int:
+        """Draft tokens of a round."""
+        return self._rounds[index][0]
+
     def take_measured(self, index: int, draft: MeasuredDraft) -> None:
         """Remember what was measured on the draft of a round; twice is as once."""
-        round_ = self.rounds[index]
+        round_ = fields_of(self._rounds[index])
         # closed forms are for the whole draft: they stand for it only where all of it is evidence
         is_full = round_.num_draft_tokens == round_.num_proposed_tokens > 0
         bounds, num_positions = draft.position_bounds, round_.num_draft_positions
         num_bounds = round_.num_draft_tokens if num_positions is None else num_positions
-        self.rounds[index] = round_._replace(
+        self._rounds[index] = round_._replace(
             expected_accepted=draft.expected_accepted if is_full else None,
             position_bounds=None if bounds is None else bounds[:num_bounds],
         )
@@ -194,73 +205,3 @@ class Sequence:
         request = self.request
         key = request.prompt_id, request.turn, request.sample
         return Answer(*key, request.seed, self.output_token_ids, self.has_nan)
-
-
-def _round_fields(
-    result: Commit,
-    decided: Round,
-    outcome: ConstraintOutcome | None,
-    arrival_s: float,
-    share_s: float,
-    num_held_steps: int,
-) -> RoundFields:
-    return RoundFields(
-        num_proposed_tokens=len(decided.draft_ids),
-        num_draft_tokens=result.num_draft_tokens,
-        num_accepted_tokens=result.num_accepted_tokens,
-        num_output_tokens=len(result.token_ids),
-        cut_reason=result.cut_reason,
-        arrival_s=arrival_s,
-        share_s=share_s,
-        expected_accepted=None,
-        num_free_tokens=None if outcome is None else outcome.num_free_tokens,
-        num_cut_tokens=result.num_cut_tokens,
-        host_us=0.0 if outcome is None else outcome.host_us,
-        is_whole=None if outcome is None else outcome.ran_as_one_graph,
-        num_held_steps=num_held_steps,
-        position_bounds=None,
-        path=decided.path,
-        num_draft_positions=result.num_draft_positions,
-    )
-
-
-def rounds_of(
-    decided: SequenceOf[list[int]],
-    num_speculative_tokens: int,
-    slots: Iterable[int],
-    of_trees: bool = False,
-) -> dict[int, Round]:
-    """The rounds of some slots that a step decided about, from the rows that it left (see StepOutput.decided).
-
-    Args:
-        decided: by slot.
-        num_speculative_tokens: K of the step.
-        slots: those that are read.
-        of_trees: whether drafts are trees.
-    """
-    width = num_speculative_tokens + 1
-    num_before = width + num_speculative_tokens * (3 if of_trees else 1)
-    found = {}
-    for slot in slots:
-        row = decided[slot]
-        end = num_before + 3
-        num_accepted, num_drafted, invalid = row[end - 3 : end]
-        # more than K tells of rows without a distribution, which the flag says
-        emitted, drafted = row[: num_accepted + 1], row[width : width + min(max(num_drafted, 0), width - 1)]
-        logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
-        found[slot] = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
-        if of_trees:
-            begin = width + num_speculative_tokens
-            path, depths = row[begin : begin + num_accepted], row[begin + num_speculative_tokens : num_before]
-            found[slot] = _of_tree(found[slot], depths, path)
-    return found
-
-
-def _of_tree(round_: Round, depths: SequenceOf[int], path: SequenceOf[int]) -> Round:
-    """The round without the places of the tree that hold no token."""
-    places = [place for place, token_id in enumerate(round_.draft_ids) if token_id != NO_TOKEN]
-    return round_._replace(
-        draft_ids=[round_.draft_ids[place] for place in places],
-        depths=tuple(depths[place] for place in places),
-        path=tuple(places.index(node) for node in path),
-    )

@@ -7,10 +7,13 @@ know tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import NamedTuple
 
 from harness.engine.request import Limits
 from harness.engine.sequence import Sequence
+
+_SLOT = attrgetter("slot")
 
 
 class Chunk(NamedTuple):
@@ -51,7 +54,7 @@ class StepPlan(NamedTuple):
     @property
     def num_slots(self) -> int:
         """Slots 0.. that take part."""
-        return max(sequence.slot for sequence in self.participants) + 1
+        return max(map(_SLOT, self.participants)) + 1
 
 
 class PrefillRoom(NamedTuple):
@@ -86,19 +89,20 @@ def make_plan(
         choose_depth: of the rounds of so many requests, 1 or more; None where all have the engine's K.
         may_be_constrained, needs_host: see StepPlan.
     """
-    going_on = [sequence for sequence in running if sequence.finish_reason is None]
-    waiting = [sequence for sequence in going_on if not sequence.is_prefilled]
-    decoding = tuple(
-        sequence
-        for sequence in going_on
-        if sequence.is_prefilled and sequence.min_output_tokens < limits.max_new_tokens
-    )
+    waiting, decoding = [], []
+    for sequence in running:
+        if sequence.finish_reason is not None:
+            continue
+        if sequence.num_prefilled_tokens < sequence.num_prompt_tokens:
+            waiting.append(sequence)
+        elif sequence.min_output_tokens < limits.max_new_tokens:
+            decoding.append(sequence)
     depth = choose_depth(len(decoding)) if choose_depth is not None and decoding else None
     max_tokens, row_width, limit = room_at(depth)
     if decoding and limit is not None:
         max_tokens = min(limit, max_tokens)
     chunks = _chunks(waiting, max_tokens, row_width)
-    return StepPlan(decoding, chunks, may_be_constrained, needs_host, depth) if decoding or chunks else None
+    return StepPlan(tuple(decoding), chunks, may_be_constrained, needs_host, depth) if decoding or chunks else None
 
 
 def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:

@@ -37,7 +37,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
         output_token_ids=tuple(sequence.output_token_ids),
         finish_reason=sequence.finish_reason,
         submitted_s=sequence.submitted_s,
-        rounds=tuple(RoundRecord(**item._asdict()) for item in sequence.rounds),
+        rounds=tuple(RoundRecord(*item) for item in sequence.rounds),
         num_reasoning_tokens=num_reasoning,
         sampling=None if request.sampling is None else asdict(request.sampling),
         logprobs=unpacked_logprobs(sequence.logprobs, len(sequence.output_token_ids)) if sequence.logprobs else None,

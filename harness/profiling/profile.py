@@ -23,7 +23,7 @@ import torch
 
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS
-from harness.engine.inputs import in_pieces, in_rows, num_rows, step_inputs
+from harness.engine.inputs import fields_and_rows, in_pieces, in_rows, num_rows, step_inputs
 from harness.engine.request import Request
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Sequence as EngineSequence
@@ -219,9 +219,9 @@ def _inputs(step: Step, plan: StepPlan) -> StepInputs:
     num_tokens, device = step.num_speculative_tokens, step.target.device
     if not step.joins:
         return in_pieces(plan, num_tokens, EagerRunner.max_prefill_tokens, device)
-    slots, rows = in_rows(plan, num_tokens, plan.num_slots, num_rows(plan, num_tokens), step.state.spare)
-    capacity = step.state.token_ids.shape[1]
-    return step_inputs(torch.tensor(slots, device=device), torch.tensor(rows, device=device), capacity)
+    size = num_tokens, plan.num_slots, num_rows(plan, num_tokens)
+    values = torch.from_numpy(in_rows(plan, *size, step.state.spare)).to(device)
+    return step_inputs(*fields_and_rows(values, *size), step.state.token_ids.shape[1])
 
 
 MAX_ROUNDS = 32

@@ -1,0 +1,69 @@
+"""What a step that was read decided for the requests that go on, and its way into their rounds.
+
+A round that nothing cuts goes from the step's row into the request's tokens. A row is taken apart where it is of a
+tree, where the request may end, and where a constraint refuses something. This module does not know the clock, or what
+a request that has ended leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from harness.engine.constrained_step import outcomes_of
+from harness.engine.request import Limits
+from harness.engine.rounds import RowLayout, round_of, rounds_of
+from harness.engine.sequence import Sequence
+from harness.engine.under_way import UnderWay
+
+
+class DecidedStep:
+    """A step that was read."""
+
+    def __init__(
+        self, step: UnderWay, rows: SequenceOf[list[int]], deciding: SequenceOf[Sequence], of_trees: bool
+    ) -> None:
+        """Let constraints see what was emitted.
+
+        Args:
+            step: that was read.
+            rows: that it left, by slot (StepOutput.decided).
+            deciding: the requests that it decided about and that go on.
+            of_trees: whether drafts are trees.
+        """
+        launched = step.launched
+        self._rows, self._deciding, self._drafts = rows, deciding, step.drafts
+        self._layout = layout = RowLayout.of(launched.output.draft.token_ids.shape[1], of_trees)
+        states = launched.grammar_states
+        self._rounds = rounds_of(
+            rows, layout, [item.slot for item in deciding if item.slot in states] if states else []
+        )
+        self._outcomes = outcomes_of(launched, self._rounds)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether every row had a distribution."""
+        return not any(self._rows[item.slot][self._layout.end - 1] for item in self._deciding)
+
+    @property
+    def num_accepted(self) -> dict[int, int]:
+        """Accepted draft tokens, by slot."""
+        return {item.slot: self._rows[item.slot][self._layout.counts] for item in self._deciding}
+
+    def commit(self, limits: Limits, arrival_s: float, share_s: float) -> int:
+        """Commit the rounds; returns how many were invalid. For the arguments see Sequence.append_round."""
+        rows, layout, outcomes, drafts = self._rows, self._layout, self._outcomes, self._drafts
+        num_invalid = 0
+        for sequence in self._deciding:
+            slot = sequence.slot
+            row, outcome = rows[slot], outcomes.get(slot)
+            if layout.of_trees or not sequence.append_whole(row, layout, outcome, limits, arrival_s, share_s):
+                round_ = self._rounds.get(slot) or round_of(row, layout)
+                if round_.is_deferred:
+                    sequence.defer(share_s)
+                    continue
+                sequence.append_round(round_, outcome, limits, arrival_s, share_s)
+                num_invalid += round_.is_invalid
+            if drafts is not None and sequence.num_proposed_tokens(-1) and (outcome is None or not outcome.is_masked):
+                # measures are defined for drafts and rows without masks
+                drafts.became_round(sequence, slot)
+        return num_invalid
