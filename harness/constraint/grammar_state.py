@@ -94,7 +94,7 @@ class GrammarState:
         began = time.perf_counter()
         self._num_drafts = self._num_evidence = self._num_free = self.num_drafts_to_verify = len(draft_ids)
         self._first_mask, self.is_masked, self.may_cut = None, False, False
-        if self.in_answer:
+        if self.num_reasoning_tokens is not None:
             self._num_free, self.is_masked = 0, True
             if drawn_along is None:
                 self._first_mask = masks.add(self.matcher, draft_ids)
@@ -117,6 +117,8 @@ class GrammarState:
             return [] if self.is_masked else [FREE] * (self._num_drafts + 1)
         num_allowed, is_complete = masks.reach(first)
         num_looked_over = self._num_drafts - num_free
+        if num_allowed == num_looked_over and not (is_complete or num_free):
+            return list(range(first, first + num_allowed + 1))
         is_refused = num_allowed < num_looked_over and not is_complete
         if is_complete or is_refused:
             self._note_end(num_allowed, is_complete, is_refused)
@@ -164,7 +166,7 @@ class GrammarState:
         began = time.perf_counter()
         num_kept = self._take(emitted)
         self._num_tokens += num_kept
-        is_complete = self.in_answer and self.matcher.is_complete
+        is_complete = self.num_reasoning_tokens is not None and self.matcher.is_complete
         host_us = (self._spent_s + time.perf_counter() - began) * US_PER_S
         self._spent_s = 0.0
         return ConstraintOutcome(num_kept, self._num_evidence, self._num_free, is_complete, host_us, self.is_masked)
@@ -208,7 +210,7 @@ class GrammarState:
 
     def _take(self, emitted: Sequence[int]) -> int:
         """Advance over the emitted tokens that stay; returns how many they are."""
-        if self.in_answer:
+        if self.num_reasoning_tokens is not None:
             num_kept = self.matcher.accept(emitted)
             assert num_kept == len(emitted) or self.matcher.is_complete, "a token was emitted that its mask forbids"
             return num_kept

@@ -53,8 +53,7 @@ class ConstrainedGraphRunner(GraphRunner):
             return fetch(captured.run())._replace(grammar_states=grammar_states_of(plan), ran_as_one_graph=True)
         parts = self._parts[self._size(plan)]
         parts.draft()
-        draws_under_masks = self.step.num_speculative_tokens > 0
-        in_answer = masking_drafts(grammar_states_of(plan), drafting_slots(plan)) if draws_under_masks else {}
+        in_answer = masking_drafts(plan) if self.step.num_speculative_tokens else {}
         if in_answer:
             self._constrained.masks.clear()
             return self._run_in_answer(parts, grammar_states_of(plan), drafting_slots(plan), in_answer)
@@ -103,7 +102,7 @@ class ConstrainedGraphRunner(GraphRunner):
         self,
         parts: StepParts,
         grammar_states: dict[int, GrammarState],
-        rows: list[list[int]],
+        rows: list[int],
         counts: list[int] | None,
         draft_rows: Tensor | None,
     ) -> Launched:

@@ -41,7 +41,7 @@ class ConstrainedStep:
     def run(self, plan: StepPlan, inputs: StepInputs) -> Launched:
         """Run a step from its drafts to its end, the host at every turn."""
         step, grammar_states, drafting = self.step, grammar_states_of(plan), drafting_slots(plan)
-        in_answer = masking_drafts(grammar_states, drafting) if step.num_speculative_tokens else {}
+        in_answer = masking_drafts(plan) if step.num_speculative_tokens else {}
         self.masks.clear()
         masked = self.masked_drafts(in_answer, inputs) if in_answer else None
         drafted = step.draft(inputs, masked)
@@ -62,7 +62,7 @@ class ConstrainedStep:
         counts: list[int],
         token_ids: Sequence[Sequence[int]],
         masked: ConstrainedDrafts | None = None,
-    ) -> list[list[int]]:
+    ) -> list[int]:
         """Show the drafts to the grammar states.
 
         Args:
@@ -73,24 +73,23 @@ class ConstrainedStep:
             masked: the masks that they were drawn under.
 
         Returns:
-            [B][T] masks of the target rows.
+            [B * T] masks of the target rows.
         """
         if masked is not None:
             masked.end()
         masks, in_front = self.masks, {} if masked is None else masked.target_rows
         for slot, grammar_state in grammar_states.items():
-            num_drafts = counts[slot] if slot in drafting else 0
+            draft_ids = token_ids[slot][: counts[slot]] if slot in drafting else ()
             # a drafter that looks its tokens up has drawn nothing under the masks
             drawn_along = masked.lookaheads[slot] if masked is not None and in_front.get(slot) else None
-            grammar_state.before_verification(token_ids[slot][:num_drafts], masks, drawn_along)
+            grammar_state.before_verification(draft_ids, masks, drawn_along)
         began = time.perf_counter()
         masks.write()
-        rows = [[FREE] * (len(drafts) + 1) for drafts in token_ids]
+        width = len(token_ids[0]) + 1
+        rows = [FREE] * (len(token_ids) * width)
         for slot, grammar_state in grammar_states.items():
-            found = grammar_state.target_rows(masks)
-            if slot in in_front:
-                found = in_front[slot] + found
-            rows[slot][: len(found)] = found
+            found = in_front.get(slot, []) + grammar_state.target_rows(masks)
+            rows[slot * width : slot * width + len(found)] = found
             if slot in drafting:
                 counts[slot] = grammar_state.num_drafts_to_verify
         share_s(began, [each for each in grammar_states.values() if each.is_masked])
@@ -103,14 +102,13 @@ class ConstrainedStep:
         scored: Scored,
         grammar_states: Mapping[int, GrammarState],
         counts: Sequence[int],
-        rows: Sequence[Sequence[int]],
+        rows: Sequence[int],
     ) -> Launched:
         """The rest of a step, of whose drafts `counts` are verified under the masks `rows`."""
         step, device, mask = self.step, self.step.target.device, None
         fewer = replace(drafted.draft, num_draft_tokens=torch.tensor(counts, device=device))
         if self.masks.num_masks:
-            flat = torch.tensor([row for each in rows for row in each], device=device)
-            mask = TokenMask(self.masks.words.to(device), flat)
+            mask = TokenMask(self.masks.words.to(device), torch.tensor(rows, device=device))
         verified = step.verify(inputs, drafted._replace(draft=fewer), scored, mask)
         decided = step.decided(verified).cpu()
         outcomes, num_kept = cut_rounds(grammar_states, decided.tolist(), drafted.draft.token_ids.shape[1])
@@ -222,10 +220,10 @@ def drafting_slots(plan: StepPlan) -> set[int]:
     }
 
 
-def masking_drafts(grammar_states: Mapping[int, GrammarState], drafting: Collection[int]) -> dict[int, GrammarState]:
+def masking_drafts(plan: StepPlan) -> dict[int, GrammarState]:
     """The grammar states, by slot, of the answers whose drafts are drawn under masks."""
-    found = {slot: grammar_states[slot] for slot in drafting}
-    return {slot: each for slot, each in found.items() if each.in_answer and each.masks_drafts}
+    found = [(item.slot, item.request.grammar_state) for item in plan.decoding if item.finish_reason is None]
+    return {slot: each for slot, each in found if each is not None and each.masks_drafts and each.in_answer}
 
 
 def outcomes_of(launched: Launched, rounds: Mapping[int, Round]) -> Mapping[int, ConstraintOutcome]:

@@ -123,15 +123,13 @@ class StepParts:
             draft.token_ids.copy_(token_ids)
         draft.num_draft_tokens.copy_(torch.tensor(counts))
 
-    def write_masks(self, masks: Masks, draft_rows: Tensor | None, target_rows: list[list[int]]) -> None:
+    def write_masks(self, masks: Masks, draft_rows: Tensor | None, target_rows: list[int]) -> None:
         """Put masks into their place on the device, in one copy; no draft rows are masked where `draft_rows` is None.
 
         The copy may still be under way when this returns: the masks must stay as they are until the step was read.
         """
         numbers = [FREE] * self.masks.draft_rows.numel() if draft_rows is None else draft_rows.flatten().tolist()
-        for each in target_rows:
-            numbers += each
-        packed = masks.packed(numbers)
+        packed = masks.packed(numbers + target_rows)
         self._memory[: len(packed)].copy_(packed, non_blocking=True)
 
     def _end(self, drafted: Drafted, mask: TokenMask | None) -> StepOutput:
