@@ -115,10 +115,10 @@ def test_the_host_calls_little_for_each_request_of_a_round(num_tokens, bound):
 MEASURED = True
 BOUNDS = {
     ("none", VerificationMethod.probabilistic, not MEASURED): Operations(725, 1300),
-    ("eagle3", VerificationMethod.probabilistic, not MEASURED): Operations(1110, 2130),
-    ("eagle3", VerificationMethod.strict, MEASURED): Operations(1285, 2380),
-    ("eagle3", VerificationMethod.block, MEASURED): Operations(1310, 2420),
-    ("draft_model", VerificationMethod.strict, not MEASURED): Operations(1020, 1995),
+    ("eagle3", VerificationMethod.probabilistic, not MEASURED): Operations(1110, 2170),
+    ("eagle3", VerificationMethod.strict, MEASURED): Operations(1285, 2420),
+    ("eagle3", VerificationMethod.block, MEASURED): Operations(1310, 2460),
+    ("draft_model", VerificationMethod.strict, not MEASURED): Operations(1020, 2020),
 }
 """With 0.5 to 2.5 % of room, under Python 3.11 and the versions of constraints.txt; some with expected acceptance."""
 
