@@ -175,18 +175,28 @@ def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bo
     if rows.joins or rows.is_masked or rows.is_mapped or truncates:
         # two programs have room on a multiprocessor with 224 as with 255
         return 255
-    # four programs have room instead of three
-    return 128 if capability == 90 and not weighs_ratios and rows.dtype != torch.float32 else 168
+    if weighs_ratios:
+        # At 168 the code for sm_80 and sm_89 spills up to 16 bytes, that of float16 for sm_90 8.
+        return 255 if capability < 90 or (capability == 90 and rows.dtype == torch.float16) else 168
+    if capability == 90 and rows.dtype != torch.float32:
+        # four programs have room instead of three
+        return 128
+    # At 168 the code of float32 for sm_90 spills 4 bytes, and that for sm_120 8.
+    return 255 if rows.dtype == torch.float32 or capability >= 120 else 168
 
 
-def traversal_walk_registers(rows: RowTraits, truncates: bool) -> int:
+def traversal_walk_registers(rows: RowTraits, truncates: bool, capability: int) -> int:
     """Limit for kernels.traversal_walk, of programs of up to 4 warps; not chosen by measurement.
 
     Args:
         rows: how they are read.
         truncates: a request may cut.
+        capability: of the GPU times ten.
     """
-    return 255 if rows.joins or rows.is_masked or rows.is_mapped or truncates else 168
+    if rows.joins or rows.is_masked or rows.is_mapped or truncates:
+        return 255
+    # At 168 the code of float32 spills 16 bytes, and that for sm_80 and sm_120 up to 20.
+    return 255 if rows.dtype == torch.float32 or capability < 89 or capability >= 120 else 168
 
 
 def draw_children_registers(is_aligned: bool, is_masked: bool, capability: int) -> int:

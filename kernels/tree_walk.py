@@ -167,7 +167,7 @@ def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
     reads_draft = round_.draft.logits is not None
     settings = _shared_settings(round_) | {
         "IS_DISTINCT": reads_draft and draft.siblings is SiblingDraws.distinct,
-        "maxnreg": traversal_walk_registers(round_.row_traits, round_.truncates),
+        "maxnreg": traversal_walk_registers(round_.row_traits, round_.truncates, capability()),
     }
     grid, num_programs = _grid(round_, settings["NUM_GROUPS"], settings)
     _traversal_walk_kernel[grid](
