@@ -163,22 +163,28 @@ def truncated_pass_registers(is_short: bool, is_light: bool, num_warps: int, cap
     return 128 if is_light else 255
 
 
-def rejection_walk_registers(rows: RowTraits, weighs_ratios: bool, truncates: bool, capability: int) -> int:
+def rejection_walk_registers(
+    rows: RowTraits, weighs_ratios: bool, sums_drafts: bool, truncates: bool, is_mixed: bool, capability: int
+) -> int:
     """Limit for kernels.rejection_walk, of programs of up to 4 warps.
 
     Args:
         rows: how they are read.
         weighs_ratios: K-SEQ's, which keep the sums of several candidates (kernels.kseq_ratio).
+        sums_drafts: draft rows are summed too.
         truncates: a request may cut.
+        is_mixed: it serves the requests of a batch that do not cut, beside some that do.
         capability: of the GPU times ten.
     """
     if rows.joins or rows.is_masked or rows.is_mapped or truncates:
         # two programs have room on a multiprocessor with 224 as with 255
         return 255
     if weighs_ratios:
-        # At 168 the code for sm_80 and sm_89 spills up to 16 bytes, that of float16 for sm_90 8.
-        return 255 if capability < 90 or (capability == 90 and rows.dtype == torch.float16) else 168
-    if capability == 90 and rows.dtype != torch.float32:
+        # At 168 the code for sm_80 and sm_89 spills up to 16 bytes, for sm_90 that of float16 8 and that which sums 12.
+        spills = capability < 90 or (capability == 90 and (sums_drafts or rows.dtype == torch.float16))
+        return 255 if spills else 168
+    # at 128 the code of mixed batches spills 16 bytes
+    if capability == 90 and rows.dtype != torch.float32 and not is_mixed:
         # four programs have room instead of three
         return 128
     # At 168 the code of float32 for sm_90 spills 4 bytes, and that for sm_120 8.

@@ -145,7 +145,14 @@ def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool
         "SUMS_DRAFTS": sums_drafts,
         "IS_DISTINCT": draft.siblings is SiblingDraws.distinct,
         "IS_KSEQ": is_kseq,
-        "maxnreg": rejection_walk_registers(round_.row_traits, is_kseq, round_.truncates, capability()),
+        "maxnreg": rejection_walk_registers(
+            round_.row_traits,
+            is_kseq,
+            round_.shape.sums_drafts,
+            round_.truncates,
+            round_.serves is not None,
+            capability(),
+        ),
     }
     grid, num_programs = _grid(round_, settings["NUM_GROUPS"] * (1 + sums_drafts), settings)
     _rejection_walk_kernel[grid](
@@ -164,11 +171,14 @@ def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool
 
 
 def _launch_traversal(round_: Round, draft: Draft, walk: TreeWalk) -> None:
-    reads_draft = round_.draft.logits is not None
+    reads_draft, traits = round_.draft.logits is not None, round_.row_traits
     settings = _shared_settings(round_) | {
         "IS_DISTINCT": reads_draft and draft.siblings is SiblingDraws.distinct,
-        "maxnreg": traversal_walk_registers(round_.row_traits, round_.truncates, capability()),
+        "maxnreg": traversal_walk_registers(traits, round_.truncates, capability()),
     }
+    if round_.truncates and traits.joins and traits.is_masked:
+        # with all registers that there are, more steps at once spill
+        settings["UNROLL"] = 2
     grid, num_programs = _grid(round_, settings["NUM_GROUPS"], settings)
     _traversal_walk_kernel[grid](
         round_.target,
