@@ -27,10 +27,12 @@ SERIES_INCHES = 0.6
 
 
 BAR = LegendEntry(
-    "bar: most that any lossless rule could accept there",
+    "bar: most that a lossless rule which decides one position\n"
+    "at a time could accept of the method's own drafts;\n"
+    "block and traversal may exceed it",
     {"marker": "_", "markersize": 9, "markeredgewidth": 1.4, "linestyle": "none"},
 )
-"""Not of block, which decides about several positions together."""
+"""Without intervals."""
 
 
 def draw_by_position(sheet: Sheet) -> Figure:
@@ -74,7 +76,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
 
 
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:
-    """A bar at what any lossless rule could accept at most; returns whether there was one to draw."""
+    """A bar at the bound of rules that decide one position at a time; returns whether there was one to draw."""
     found = [
         (position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100).value)
         for position in range(1, cell.estimates.sums.num_positions + 1)

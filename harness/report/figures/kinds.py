@@ -82,7 +82,7 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
     FigureKind(
         "acceptance_by_position",
-        "Unconditional acceptance rate by draft position, and its bound for any lossless rule at that position",
+        "Unconditional acceptance rate by draft position",
         draw_by_position,
         (TEMPERATURE.name,),
     ),
