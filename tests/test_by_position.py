@@ -4,7 +4,7 @@ from harness.report.figures.by_position import draw_by_position
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.write import write_figures
 from harness.report.page import figure_caption
-from tests.synthetic_cells import analysed, config, simulated_cell
+from tests.synthetic_cells import analysed, config, drafted, simulated_cell
 
 
 def legend_of(figure):
@@ -27,3 +27,17 @@ def test_the_legend_says_which_rules_the_bars_bound(tmp_path):
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
     caption = captions_of(cells, tmp_path)["acceptance_by_position"]
     assert caption == "Unconditional acceptance rate by draft position, with intervals"
+
+
+def test_a_caption_names_what_a_figure_does_not_draw(tmp_path):
+    """Would catch a tree of another K, and the temperatures between, dropped without a word."""
+    trees = [drafted("recursive", "greedy", depth=4, rates=(0.6, 0.5), drafting__tree="dynamic:4-2-2")]
+    trees += [drafted("recursive", depth=3, rates=(0.6, 0.5), drafting__tree="1-2")]
+    caption = captions_of(analysed(*trees), tmp_path / "trees")["acceptance_by_position"]
+    assert caption.endswith("with intervals; not drawn: K = 3 (tree 1-2)")
+    warm = [drafted("strict", temperature=value) for value in (0.2, 0.4, 0.6, 0.8)]
+    captions = captions_of(analysed(*warm, drafted("strict", depth=2, rates=(0.6, 0.5))), tmp_path / "temperatures")
+    assert captions["acceptance_by_position"].endswith("; not drawn: K = 2; T = 0.4, 1")
+    assert captions["by_temperature"].endswith("; not drawn: K = 2; T = 1")
+    all_drawn = captions_of(analysed(warm[0]), tmp_path / "one")
+    assert not any("not drawn" in text for text in all_drawn.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from math import isnan
 from typing import TYPE_CHECKING
@@ -35,10 +36,17 @@ BAR = LegendEntry(
 """Without intervals."""
 
 
+def shown_by_position(sheet: Sheet) -> Sheet:
+    """The cells at the main K and at most MAX_TEMPERATURES temperatures."""
+    sheet = sheet.narrowed(("temperature",))
+    temperatures = _some(sheet.temperatures)
+    return replace(sheet, cells=tuple(cell for cell in sheet.cells if cell["temperature"] in temperatures))
+
+
 def draw_by_position(sheet: Sheet) -> Figure:
     """Unconditional acceptance rates at the main K of a sheet."""
-    sheet = sheet.narrowed(("temperature",))
-    temperatures, series = _some(sheet.temperatures), sheet.series
+    sheet = shown_by_position(sheet)
+    temperatures, series = sheet.temperatures, sheet.series
     width = PANEL_INCHES + SERIES_INCHES * max(0, len(series) - FEW_SERIES)
     spread = 0.4 if len(series) <= FEW_SERIES else 0.7
     blocks = panel_rows(sheet)
