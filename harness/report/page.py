@@ -77,9 +77,10 @@ def settings_page(results: Results) -> Document:
 
 
 def figure_caption(figure: Drawn) -> str:
-    """What a figure shows, and the labels of the cells in it."""
+    """What a figure shows, the labels of the cells in it, and what it leaves out."""
     labels = f" (cells labelled {', '.join(figure.labels)})" if figure.labels else ""
-    return f"{figure.kind.text}, with intervals{labels}"
+    left_out = f"; not drawn: {figure.left_out}" if figure.left_out else ""
+    return f"{figure.kind.text}, with intervals{labels}{left_out}"
 
 
 def _document(results: Results, sections: Sequence[Section], *, with_provenance: bool = False) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from math import isnan
 from typing import TYPE_CHECKING
@@ -27,16 +28,25 @@ SERIES_INCHES = 0.6
 
 
 BAR = LegendEntry(
-    "bar: most that any lossless rule could accept there",
+    "bar: most that a lossless rule which decides one position\n"
+    "at a time could accept of the method's own drafts;\n"
+    "block and traversal may exceed it",
     {"marker": "_", "markersize": 9, "markeredgewidth": 1.4, "linestyle": "none"},
 )
-"""Not of block, which decides about several positions together."""
+"""Without intervals."""
+
+
+def shown_by_position(sheet: Sheet) -> Sheet:
+    """The cells at the main K and at most MAX_TEMPERATURES temperatures."""
+    sheet = sheet.narrowed(("temperature",))
+    temperatures = _some(sheet.temperatures)
+    return replace(sheet, cells=tuple(cell for cell in sheet.cells if cell["temperature"] in temperatures))
 
 
 def draw_by_position(sheet: Sheet) -> Figure:
     """Unconditional acceptance rates at the main K of a sheet."""
-    sheet = sheet.narrowed(("temperature",))
-    temperatures, series = _some(sheet.temperatures), sheet.series
+    sheet = shown_by_position(sheet)
+    temperatures, series = sheet.temperatures, sheet.series
     width = PANEL_INCHES + SERIES_INCHES * max(0, len(series) - FEW_SERIES)
     spread = 0.4 if len(series) <= FEW_SERIES else 0.7
     blocks = panel_rows(sheet)
@@ -74,7 +84,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
 
 
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:
-    """A bar at what any lossless rule could accept at most; returns whether there was one to draw."""
+    """A bar at the bound of rules that decide one position at a time; returns whether there was one to draw."""
     found = [
         (position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100).value)
         for position in range(1, cell.estimates.sums.num_positions + 1)

@@ -25,7 +25,7 @@ from harness.report.figures.axis import (
     HeatAxis,
     number,
 )
-from harness.report.figures.by_position import draw_by_position
+from harness.report.figures.by_position import draw_by_position, shown_by_position
 from harness.report.figures.heat_map import draw_heat_map
 from harness.report.figures.methods import draw_methods
 from harness.report.figures.sheet import Sheet
@@ -47,11 +47,17 @@ class FigureKind:
     draw: Callable[[Sheet], Figure | None]
     axes: tuple[str, ...] = ()
     """Settings that it has on an axis."""
+    narrow: Callable[[Sheet], Sheet] | None = None
+    """Of its sheet, the part that it draws; None is the main K and the highest temperature, but for its axes."""
 
     @property
     def along(self) -> tuple[str, ...]:
         """Those of CONTEXT among them; cells that differ in another one have panels of their own."""
         return tuple(name for name in self.axes if name in CONTEXT)
+
+    def part(self, sheet: Sheet) -> Sheet:
+        """What it draws of a sheet."""
+        return sheet.narrowed(self.axes) if self.narrow is None else self.narrow(sheet)
 
 
 def _sweep(axis: Axis) -> FigureKind:
@@ -82,9 +88,10 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
     FigureKind(
         "acceptance_by_position",
-        "Unconditional acceptance rate by draft position, and its bound for any lossless rule at that position",
+        "Unconditional acceptance rate by draft position",
         draw_by_position,
         (TEMPERATURE.name,),
+        shown_by_position,
     ),
     FigureKind(
         "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff

@@ -105,13 +105,14 @@ def finish(
     if shows_times and any(map(is_disturbed, sheet.cells)):
         handles.append(Line2D([], [], color="black", marker="o", markerfacecolor="white", linestyle="", label=HOLLOW))
     handles += [Line2D([], [], color="black", label=label, **style) for label, style in more]
-    longest = max(len(handle.get_label()) for handle in handles)
+    longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
     entry_inches = 0.07 * longest + 0.5
     # a legend that is wider than the figure would be cut off
     figure.set_figwidth(max(figure.get_figwidth(), entry_inches + 0.2))
     num_rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry_inches)))
     figure.legend(handles=handles, loc="outside lower center", ncols=ceil(len(handles) / num_rows), handlelength=3.2)
-    num_lines = num_rows - 1 + sum(max(panel.title.count("\n") for panel in row) for row in panel_rows(sheet))
+    num_lines = num_rows - 1 + max(handle.get_label().count("\n") for handle in handles)
+    num_lines += sum(max(panel.title.count("\n") for panel in row) for row in panel_rows(sheet))
     return with_title(figure, what, where, sheet, num_lines)
 
 

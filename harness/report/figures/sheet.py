@@ -143,6 +143,20 @@ class Sheet:
         narrow = self if "num_speculative_tokens" in axes else self.part(num_speculative_tokens=self.main_depth)
         return narrow if "temperature" in axes else narrow.part(temperature=narrow.temperatures[-1])
 
+    def beside(self, part: Sheet) -> str:
+        """The K, with their trees, and the temperatures of this sheet that a part of it does not have."""
+        trees: dict[int, list[str]] = {}
+        for cell in sorted(self.cells, key=lambda cell: cell["num_speculative_tokens"]):
+            if cell["num_speculative_tokens"] not in part.depths:
+                trees.setdefault(cell["num_speculative_tokens"], []).append(cell["tree"])
+        depths = [
+            f"{depth} (tree {' and '.join(dict.fromkeys(shapes))})" if all(shapes) else f"{depth}"
+            for depth, shapes in trees.items()
+        ]
+        temperatures = [f"{value:g}" for value in self.temperatures if value not in part.temperatures]
+        found = {"K": depths, "T": temperatures}
+        return "; ".join(f"{name} = {', '.join(values)}" for name, values in found.items() if values)
+
     def fixed(self, axes: Collection[str]) -> list[str]:
         """K and temperature of a narrowed sheet, without those that a figure has on its axes."""
         fixed = [] if "num_speculative_tokens" in axes else [f"K = {self.main_depth}"]

@@ -26,6 +26,8 @@ class Drawn(NamedTuple):
     """Of the first format."""
     labels: tuple[str, ...]
     """Of the cells in it."""
+    left_out: str = ""
+    """K and temperatures of cells that it does not draw."""
 
 
 def write_figures(
@@ -54,8 +56,9 @@ def write_figures(
                 continue
             for suffix in formats:
                 save_figure(figure, folder / f"{kind.name}.{suffix}")
-            labels = tuple(sheet.narrowed(kind.axes).labels)
-            drawn.append(Drawn(kind, folder / f"{kind.name}.{formats[0]}", labels))
+            part = kind.part(sheet)
+            path = folder / f"{kind.name}.{formats[0]}"
+            drawn.append(Drawn(kind, path, tuple(part.labels), sheet.beside(part)))
     return drawn
 
 
