@@ -1,14 +1,15 @@
 """Compute every verification method on the drafts that a run recorded, without torch.
 
-PATH is a run folder, its cells folder, one cell file, or a folder of run folders, made with
-measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and .tex,
-tables/replay_differences.csv, figures/replay.png), and the tables are printed. With measurement.multi_draft_terms=true
-also what 1 to 8 drafts a position would be worth at these contexts (tables/replay_several_drafts.csv).
+PATH is the name of a run in results/runs, a run folder, its cells folder, one cell file, or a folder of run folders,
+made with measurement.round_terms=true. Tables and a figure are written beside the records (tables/replay.md, .csv and
+.tex, tables/replay_differences.csv, figures/replay.png), and the tables are printed. With
+measurement.multi_draft_terms=true also what 1 to 8 drafts a position would be worth at these contexts
+(tables/replay_several_drafts.csv).
 PATH may also be a folder of recordings by the plug-in for vLLM (*.recording); their cells are written to its cells/.
 
 examples:
   rejection-lab run drafter=eagle verification=probabilistic measurement.round_terms=true name=recorded
-  rejection-lab replay results/runs/recorded
+  rejection-lab replay recorded
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from pathlib import Path
 
 from harness.cli.command_line import CommandParser, say
 from harness.cli.ending import SUCCESS, WRONG_SETTINGS
+from harness.records.runs import named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser("replay", __doc__, "PATH")
-    parser.add_argument("path", type=Path, metavar="PATH", help="where the records are")
+    parser.add_argument("path", type=named, metavar="PATH", help="name of a run, or where the records are")
     leniency = "lenient verification with each of these, in (0, 1] (default: 0.9 0.7 0.5)"
     parser.add_argument("--leniency", type=float, nargs="+", metavar="L", help=leniency)
     typical = "typical verification with these thresholds (default: 0.09 0.3); may be given several times"

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser("report", __doc__, "PATH [PATH]")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("path", nargs="?", type=Path, metavar="PATH", help="where the records are")
+    what.add_argument("path", nargs="?", type=named, metavar="PATH", help="name of a run, or where the records are")
     what.add_argument("--columns", action="store_true", help="print what every column means, with its unit")
-    parser.add_argument("other", nargs="?", type=Path, metavar="PATH", help="another run, to compare with (--html)")
+    parser.add_argument("other", nargs="?", type=named, metavar="PATH", help="another run, to compare with (--html)")
     parser.add_argument("--html", action="store_true", help="write one page of HTML that holds everything")
     parser.add_argument("--format", choices=("csv", "json", "md"), help="print one row per cell")
     parser.add_argument("--output", type=Path, help="folder for the report, or file for the rows of --format")
@@ -44,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.other is not None and (not options.html or options.format or options.pdf):
         raise SettingsError("two PATHs are compared on one page: expected --html, without --format and --pdf")
-    options.path, options.other = (None if path is None else named(path) for path in (options.path, options.other))
     if options.html and options.format:
         raise SettingsError("expected --html or --format, not both")
     from harness.metrics.cell import read_results

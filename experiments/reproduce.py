@@ -2,9 +2,11 @@
 
 Runs every cell of a run again from the settings in its records, without the files in conf/, writes records and report
 to PATH-again, and says whether every request got the same tokens: with the same seeds, machine and versions it must.
-Exits with 1 when one did not, with 2 when there is nothing to compare. PATH is a run folder with its records.
+Exits with 1 when one did not, with 2 when there is nothing to compare. PATH is the name of a run in results/runs, or a
+run folder, with its records.
 
 examples:
+  rejection-lab reproduce quickstart
   rejection-lab reproduce results/runs/quickstart
 """
 
@@ -18,13 +20,14 @@ from pathlib import Path
 
 from harness.cli.command_line import CommandParser
 from harness.cli.ending import FAILED, SUCCESS
+from harness.records.runs import named
 from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser("reproduce", __doc__, "PATH")
-    parser.add_argument("path", type=Path, metavar="PATH", help="run folder with its records")
+    parser.add_argument("path", type=named, metavar="PATH", help="name of a run, or its folder, with its records")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder of the new run (default: PATH-again)")
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="run code that a recorded target brings; read it first"

@@ -14,19 +14,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from harness.cli.command_line import CommandParser
 from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
-from harness.records.runs import RUNS
+from harness.records.runs import RUNS, named
 from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser("status", __doc__, "[NAME]")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="name of a run, or its folder")
+    parser.add_argument("name", type=named, metavar="NAME", nargs="?", help="name of a run, or its folder")
     return parser.call(_run, arguments, wrong_input=WRONG_SETTINGS)
 
 
@@ -34,13 +33,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.name is None:
         print("\n".join(_all_runs()) or f"no run has been started in {RUNS}")
         return SUCCESS
-    folders = [RUNS / options.name, Path(options.name)]
-    status = next((found for folder in folders if (found := read_status(folder)) is not None), None)
+    status = read_status(options.name)
     if status is None:
         raise SettingsError(
-            f"NAME: expected a run that has been started, found none at {' or '.join(map(str, folders))}"
+            f"NAME: expected the name of a run in {RUNS} or a run folder, found no run that has been started at "
+            f"{options.name}; without NAME all runs are listed"
         )
-    print("\n".join(status_lines(options.name, status)))
+    print("\n".join(status_lines(options.name.resolve().name, status)))
     return SUCCESS if status.is_alive or (status.state == DONE and not status.num_failed) else FAILED
 
 

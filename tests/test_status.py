@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from experiments import replay, report, reproduce
 from experiments import status as command
+from harness.cli.command_line import CommandParser
 from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
 from harness.records.runs import RUNS
 from harness.sweep.supervisor import Supervisor
@@ -151,6 +154,26 @@ def test_what_is_no_status_is_a_mistake(content, tmp_path, capsys):
         (tmp_path / STATUS).write_text(content)
     assert command.main([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", [command, report, replay, reproduce], ids=lambda module: module.__name__)
+def test_every_command_takes_the_name_of_a_run(module, tmp_path, monkeypatch, capsys):
+    """Would catch a command that looks for the name in the working folder only."""
+    monkeypatch.chdir(tmp_path)
+    STATUS_OF_A_RUN.write(RUNS / "quickstart")
+    found = []
+
+    def call(parser, run, arguments, wrong_input=1):
+        found.append(parser.parse(arguments))
+        return 0
+
+    monkeypatch.setattr(CommandParser, "call", call)
+    for text in ("quickstart", str(RUNS / "quickstart"), "not_there"):
+        assert module.main([text]) == 0
+    paths = [vars(options)["name" if module is command else "path"] for options in found]
+    assert paths == [RUNS / "quickstart", RUNS / "quickstart", Path("not_there")]
+    monkeypatch.undo()
+    assert module.main(["--help"]) == 0 and "name of a run in results/runs" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_needs_no_torch(tmp_path):

@@ -42,8 +42,9 @@ class Run:
     """Cells in the folder that the manifest does not name: left out."""
 
 
-def named(path: Path) -> Path:
-    """The run of that name, if there is one; else the path."""
+def named(name: str) -> Path:
+    """The run of that name, if there is one; else the path; the type of every argument that names a run."""
+    path = Path(name)
     return RUNS / path if len(path.parts) == 1 and (RUNS / path).exists() else path
 
 
