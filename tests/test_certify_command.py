@@ -12,9 +12,12 @@ import torch
 
 from experiments.certify import main
 from harness.certification import subject
-from harness.certification.controls import controls
+from harness.certification.config import CertifyConfig, Size
+from harness.certification.controls import Control, controls
+from harness.certification.jobs import chosen_jobs
 from harness.certification.report import JSON, MARKDOWN
 from harness.certification.subject import Features, load_subject, project_core, reference
+from harness.certification.tree_cases import tree_controls
 from harness.settings.schema import SettingsError
 from tests.certify_cases import CASES, CPU, SPREAD
 
@@ -52,6 +55,24 @@ def test_the_report_says_what_its_power_is_of(tmp_path, capsys):
     assert re.search(r"Rows: \d+ cases have rows of a few tokens, 1 in a spread vocabulary rows of 6,149", text)
     outcomes = {outcome["name"]: outcome for outcome in json.loads((tmp_path / JSON).read_text())["outcomes"]}
     assert outcomes[SPREAD[0]]["is_spread"] and outcomes[SPREAD[0]]["num_profiles"] == 2
+
+
+@pytest.mark.parametrize(
+    ("methods", "expected"),
+    [
+        pytest.param(("block",), {"block"}, id="of one method"),
+        pytest.param(("strict", "kseq"), {"kseq"}, id="of those that have one"),
+        pytest.param(("strict",), None, id="none of its own: all"),
+        pytest.param((), None, id="all"),
+    ],
+)
+def test_controls_are_those_of_the_methods(methods, expected):
+    """Would catch controls of trees, and of other methods, that are simulated for one method."""
+    jobs = chosen_jobs(CertifyConfig(methods=methods), Size.small)
+    every = [*controls(), *tree_controls()]
+    names = [job.name for job in jobs if isinstance(job, Control)]
+    asked = [item.name for item in every if expected is None or item.case.verification.method.value in expected]
+    assert names == asked and names
 
 
 def test_a_lossy_subject_exits_with_1(monkeypatch, tmp_path, capsys):

@@ -8,18 +8,19 @@ import pytest
 from harness.compose.run_plan import RunPlan
 from harness.settings.cell import CellConfig
 from harness.settings.models import DrafterConfig, DrafterKind
-from harness.settings.sections import BackendConfig
+from harness.settings.sections import BackendConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from harness.sweep.estimate import estimate_lines
 from harness.sweep.listing import listing
+from kernels.methods import VerificationMethod
 
 BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
 DRAFTED = CellConfig(drafter=DrafterConfig(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
 NUM_REQUESTS = 8
 
 
-def write_run(runs, *rows):
-    """An earlier run: of each cell its drafter, requests and seconds."""
+def write_run(runs, *rows, beside_s=None):
+    """An earlier run: of each cell its drafter, requests and seconds; and of all the seconds beside the clock."""
     folder = runs / "earlier" / "tables"
     folder.mkdir(parents=True)
     settings = {
@@ -33,6 +34,7 @@ def write_run(runs, *rows):
         settings
         | {"drafter": drafter, "num_speculative_tokens": 0 if drafter == "none" else 4}
         | {"num_requests": num_requests, "wall_s": wall_s}
+        | ({} if beside_s is None else {"beside_s": beside_s})
         for drafter, num_requests, wall_s in rows
     ]
     with (folder / "cells.csv").open("w", newline="") as stream:
@@ -69,6 +71,29 @@ def test_time_is_that_of_earlier_cells(rows, cells, time, tmp_path):
     """Would catch seconds of a whole cell taken for those of a request, and a failed cell that took no time."""
     write_run(tmp_path, *rows)
     assert f"about {time} for {len(cells)} of {len(cells)} cells" in estimate_lines(cells, [tmp_path])[0]
+
+
+@pytest.mark.parametrize(
+    ("beside_s", "time"),
+    [
+        pytest.param(2700, "about 2.0 device-hours (1.5 device-hours of it beside the clock) for", id="known"),
+        pytest.param("", "about 30 min 00 s of device time for", id="not known"),
+    ],
+)
+def test_time_beside_the_clock_counts(beside_s, time, tmp_path):
+    """Would catch an estimate of the measured time alone."""
+    write_run(tmp_path, ("none", 4, 900.0), beside_s=beside_s)
+    assert time in estimate_lines((BASELINE,), [tmp_path])[0]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "not recorded"])
+def test_terms_of_several_drafts_are_called_slow(is_recorded, tmp_path):
+    cell = replace(
+        DRAFTED,
+        verification=VerificationConfig(VerificationMethod.probabilistic),
+        measurement=MeasurementConfig(round_terms=True, multi_draft_terms=is_recorded),
+    )
+    assert ("several times as long" in "".join(estimate_lines((cell,), [tmp_path]))) is is_recorded
 
 
 def test_a_server_takes_its_own_time(tmp_path):

@@ -55,4 +55,10 @@ def chosen_jobs(config: CertifyConfig, size: Size) -> list[Case | Control]:
     Raises:
         SettingsError: there is no lossless case.
     """
-    return [*chosen_cases(config, size), *([*controls(), *tree_controls()] if config.controls else [])]
+    return [*chosen_cases(config, size), *(chosen_controls(config) if config.controls else [])]
+
+
+def chosen_controls(config: CertifyConfig) -> list[Control]:
+    """Of the methods that the settings ask for; all of them where they name none, or only methods without a control."""
+    every = [*controls(), *tree_controls()]
+    return [control for control in every if control.case.verification.method.value in config.methods] or every

@@ -239,7 +239,8 @@ class MeasurementConfig:
     round_terms: bool = False
     """Also record, per draft position, the probabilities that `rejection-lab replay` needs."""
     multi_draft_terms: bool = False
-    """With them also record what 2 to 8 drafts a position would be worth there, for sampled drafts of a model."""
+    """With them also record what 1 to 8 drafts a position would be worth there, for sampled drafts of a model. It is
+    computed beside the clock; on a CPU that can take several times as long as what is measured."""
     num_resamples: int = 2000
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95

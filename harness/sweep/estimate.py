@@ -21,6 +21,13 @@ from harness.sweep.turns import groups_of
 BYTES_PER_TOKEN = 30
 """Of a record, packed: measured 16 without drafts and up to 29 with them, at an acceptance length of 2."""
 
+BESIDE_SHARE = 0.1
+"""Of the time, from which on the part beside the clock is named."""
+SEVERAL_DRAFTS = (
+    "measurement.multi_draft_terms=true: its terms are computed beside the clock, on a CPU for several times as long "
+    "as is measured; the time above has that only where earlier cells recorded them too"
+)
+
 
 class _Like(NamedTuple):
     """Settings that decide how long a request takes."""
@@ -40,7 +47,9 @@ class _Earlier(NamedTuple):
     like: _Like
     device: str
     request_s: float
-    """Measured time over requests."""
+    """Measured time over requests, and the time beside the clock where it is known."""
+    beside_s: float
+    """The part of it beside the clock."""
 
 
 def estimate_lines(
@@ -61,7 +70,7 @@ def estimate_lines(
     folders = [*{path.resolve(): path for path in runs}.values()]
     earlier, here = [item for path in folders for item in _earlier(path)], device_here()
     places = " and ".join(map(str, folders))
-    seconds, devices = [], set()
+    seconds, beside_s, devices = [], 0.0, set()
     for cell, num_requests in counted:
         device = cell.backend.device.partition(":")[0]
         device = here.type if device == "auto" and here is not None and cell.backend.kind == "local" else device
@@ -71,10 +80,12 @@ def estimate_lines(
         devices |= {item.device for item in like}
         if like:
             seconds.append(num_requests * median(item.request_s for item in like))
+            beside_s += num_requests * median(item.beside_s for item in like)
     lines = []
     if seconds:
+        share = f" ({device_time(beside_s)} of it beside the clock)" if beside_s >= BESIDE_SHARE * sum(seconds) else ""
         lines.append(
-            f"time: about {device_time(sum(seconds))} for {len(seconds)} of {len(cells)} cells, as earlier "
+            f"time: about {device_time(sum(seconds))}{share} for {len(seconds)} of {len(cells)} cells, as earlier "
             f"cells in {places} took on {' and '.join(sorted(devices))}, whatever ran beside them; loading and "
             "compiling come on top"
         )
@@ -83,6 +94,8 @@ def estimate_lines(
             f"time: not known of {len(cells) - len(seconds)} cells: none like them has run on such a device in "
             f"{places}; the run tells it once it has measured"
         )
+    if any(cell.measurement.multi_draft_terms and cell.has_draft_cache for cell, _ in counted):
+        lines.append(SEVERAL_DRAFTS)
     num_tokens = sum(num_requests * cell.decoding.max_new_tokens for cell, num_requests in counted)
     if counted:
         size = f"{num_tokens * BYTES_PER_TOKEN / 1e6:.2g} MB"
@@ -109,7 +122,14 @@ def _earlier(runs: Path) -> Iterator[_Earlier]:
             for row in list(read_rows(path)):
                 # a cell that failed has no requests
                 with suppress(KeyError, ValueError, ZeroDivisionError):
-                    yield _Earlier(_of_row(row), row["device"], number(row["wall_s"]) / int(row["num_requests"]))
+                    num_requests, beside_s = int(row["num_requests"]), _beside_s(row)
+                    request_s = (number(row["wall_s"]) + beside_s) / num_requests
+                    yield _Earlier(_of_row(row), row["device"], request_s, beside_s / num_requests)
+
+
+def _beside_s(row: Mapping[str, str]) -> float:
+    """Of a cell; 0 where its table does not know it."""
+    return number(row["beside_s"]) if row.get("beside_s") else 0.0
 
 
 def _of_row(row: Mapping[str, str]) -> _Like:

@@ -194,42 +194,44 @@ def _race_bound_of_blocks(blocks: _Prefixes, grid: _Times, max_drafts: int) -> T
     """[n, D]; fields of `blocks` are [length, n, blocks]."""
     times = grid.times[:, None]
     length, num_rows, num_blocks = blocks.draft.shape
-    counts = times.new_zeros(num_rows, num_blocks, times.shape[2], max_drafts)
-    counts[..., 0] = 1.0
+    # numbers of arrivals lie outermost: each step adds long rows
+    counts = times.new_zeros(max_drafts, num_rows, num_blocks, times.shape[2])
+    counts[0] = 1.0
     for index in range(length):
         counts = _one_more(counts, blocks.draft[index], times)
     counts = _before(counts)
-    least = times.new_ones(num_rows, max_drafts)
+    least = times.new_ones(max_drafts, num_rows)
     for index in range(length):
         counts = _one_more(counts, blocks.draft[index], times)
         beyond = blocks.draft_beyond[index][..., None] * times
         # the integral over the logarithm of the time, by the trapezoidal rule
         weights = grid.steps[:, None, None] * beyond * torch.exp(-beyond)
-        fewer = counts.cumsum(dim=3)
-        outside_first = (weights[..., None] * fewer).sum(dim=2) + _before_first(beyond[..., 0], grid.steps)[..., None]
-        least = torch.minimum(least, (blocks.target_within[index][..., None] + outside_first).amin(dim=1))
-    return least
+        # sum over the times first: the sum over numbers of arrivals is then of few
+        fewer = torch.einsum("dnbm,nbm->dnb", counts, weights).cumsum(dim=0)
+        outside_first = fewer + _before_first(beyond[..., 0], grid.steps)
+        least = torch.minimum(least, (blocks.target_within[index] + outside_first).amin(dim=2))
+    return least.T
 
 
 def _one_more(counts: Tensor, rate: Tensor, times: Tensor) -> Tensor:
-    """[n, blocks, M, D] probability of 0 .. D - 1 arrivals, with a token of this rate ([n, blocks]) among them."""
-    missing = torch.exp(-rate[..., None] * times)[..., None]
+    """[D, n, blocks, M] probability of 0 .. D - 1 arrivals, with a token of this rate ([n, blocks]) among them."""
+    missing = torch.exp(-rate[..., None] * times)
     moved = counts * missing
-    moved[..., 1:] += counts[..., :-1] * (1.0 - missing)
+    moved[1:].addcmul_(counts[:-1], 1.0 - missing)
     return moved
 
 
 def _before(counts: Tensor) -> Tensor:
-    """[n, blocks, M, D] arrivals in each block -> those in all blocks before it."""
-    found, so_far = [], torch.zeros_like(counts[:, 0])
-    so_far[..., 0] = 1.0
-    for block in counts.unbind(dim=1):
+    """[D, n, blocks, M] arrivals in each block -> those in all blocks before it."""
+    found, so_far = [], torch.zeros_like(counts[:, :, 0])
+    so_far[0] = 1.0
+    for block in counts.unbind(dim=2):
         found.append(so_far)
-        both = so_far[..., :1] * block
-        for number in range(1, counts.shape[3]):
-            both[..., number:] += so_far[..., number : number + 1] * block[..., :-number]
+        both = so_far[:1] * block
+        for number in range(1, len(counts)):
+            both[number:] += so_far[number : number + 1] * block[:-number]
         so_far = both
-    return torch.stack(found, dim=1)
+    return torch.stack(found, dim=2)
 
 
 def _before_first(beyond: Tensor, steps: Tensor) -> Tensor:

@@ -79,15 +79,21 @@ def kseq_ratio(target_probs: Tensor, draft_probs: Tensor, num_drafts: Tensor) ->
     Returns:
         ([N] float64 rho in [1, n], not below the root but for rounding; [N] float64 M(rho)).
     """
+    ratio, left = _kseq_ratios(target_probs, draft_probs, num_drafts[:, None])
+    return ratio[:, 0], left[:, 0]
+
+
+def _kseq_ratios(target_probs: Tensor, draft_probs: Tensor, num_drafts: Tensor) -> tuple[Tensor, Tensor]:
+    """The same of several numbers of drafts a row, [N, C] each: rows are sorted once."""
     ordered, order = ratios(target_probs, draft_probs).sort(dim=1)
     target_beyond, draft_beyond = (
         cumulative(probs.gather(1, order).flip(1)).flip(1) for probs in (target_probs, draft_probs)
     )
 
     def left(rho: Tensor) -> Tensor:
-        """[N] M: p - rho q of the tokens whose p / q is rho or more."""
-        place = torch.searchsorted(ordered, rho[:, None])
-        return (target_beyond.gather(1, place) - rho[:, None] * draft_beyond.gather(1, place))[:, 0].clamp(min=0.0)
+        """[N, C] M: p - rho q of the tokens whose p / q is rho or more."""
+        place = torch.searchsorted(ordered, rho)
+        return (target_beyond.gather(1, place) - rho * draft_beyond.gather(1, place)).clamp(min=0.0)
 
     count = num_drafts.double()
     low, high = torch.ones_like(count), count.clone()
@@ -106,12 +112,9 @@ def kseq_acceptance(target_probs: Tensor, draft_probs: Tensor, max_drafts: int) 
 
     Args and returns: as for `recursive_acceptance`.
     """
-    found = []
-    for number in range(1, max_drafts + 1):
-        counts = torch.full((len(target_probs),), number, device=target_probs.device)
-        _, left = kseq_ratio(target_probs, draft_probs, counts)
-        found.append(1.0 - left)
-    return torch.stack(found, dim=1)
+    counts = torch.arange(1, max_drafts + 1, device=target_probs.device).expand(len(target_probs), -1)
+    _, left = _kseq_ratios(target_probs, draft_probs, counts)
+    return 1.0 - left
 
 
 def normalised(weights: Tensor) -> Tensor:
