@@ -46,8 +46,8 @@ class CertifyConfig:
     cells: str = ""
     """Only cases whose name contains this text."""
     controls: bool = True
-    """Also simulate the controls, which must be rejected: with methods only those of these methods, if
-    they have any, else all."""
+    """Also simulate the controls, which must be rejected: with methods only those of these methods, if they have any,
+    else all."""
     seed: int = 0
     """All random streams are drawn from it."""
     output: str = "results/runs/certification"
