@@ -148,6 +148,17 @@ def test_a_model_that_does_not_fit_is_a_mistake_of_the_settings(
     assert message in line and "config.json" in line
 
 
+@pytest.mark.parametrize(("role", "kind"), [("target", "ngram"), ("drafter", "draft_model")])
+@pytest.mark.parametrize("weights", ["checkpoint", "random"])
+def test_a_folder_without_a_checkpoint_is_a_mistake_of_the_settings(role, kind, weights, monkeypatch, capsys, tmp_path):
+    """Would catch an estimate, and a run in which every cell fails."""
+    monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
+    given = [f"{role}.path={tmp_path}", f"{role}.weights={weights}"]
+    assert command.main([f"drafter={kind}", *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: {role}.path: expected a folder with a checkpoint, found no config.json in {tmp_path}"
+
+
 @pytest.mark.parametrize(("role", "arguments"), [("target", ["drafter=ngram"]), ("drafter", ["drafter=eagle3"])])
 def test_a_shard_that_is_missing_is_found_before_anything_runs(role, arguments, monkeypatch, capsys, tmp_path):
     """Would catch a folder that was copied in part, found at night when the cell's turn has come."""

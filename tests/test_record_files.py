@@ -150,6 +150,16 @@ def test_a_corrupt_file_is_a_value_error_with_its_path(tmp_path, content):
         read_cell(path)
 
 
+def test_a_damaged_file_says_what_to_do(tmp_path):
+    """Would catch the bare words of a library, which name neither the damage nor a remedy."""
+    path = write_cell(example_cell(), tmp_path)
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:40] + bytes([whole[40] ^ 255]) + whole[41:], b"not gzip"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"found a damaged one \(.+\); bring it back, or give the command"):
+            read_cell(path)
+
+
 def test_identity_ignores_the_order_of_keys_only():
     assert identity({"a": 1, "b": {"c": 2, "d": 3}}) == identity({"b": {"d": 3, "c": 2}, "a": 1})
     assert identity({"a": 1}) != identity({"a": 2})

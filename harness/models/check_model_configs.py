@@ -40,7 +40,7 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
     Raises:
         SettingsError: a target of a type that is not supported, a drafter with another vocabulary size, or files of a
-            checkpoint that its index names and that are missing.
+            checkpoint that are missing: config.json, or what its index names.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
@@ -51,9 +51,9 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
-    _check_shards("target.path", target)
+    _check_files("target.path", target)
     if drafter.has_model:
-        _check_shards("drafter.path", drafter)
+        _check_files("drafter.path", drafter)
     described = _target(target)
     if described is None:
         return
@@ -75,16 +75,19 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         )
 
 
-def _check_shards(key: str, model: TargetConfig | DrafterConfig) -> None:
+def _check_files(key: str, model: TargetConfig | DrafterConfig) -> None:
     """Raise SettingsError where files of a checkpoint are missing: before a night's other cells have run."""
-    if model.path is None or model.weights is Weights.random:
+    if model.path is None:
         return
     folder = Path(model.path).expanduser()
-    missing = missing_shards(folder)
+    missing = [] if model.weights is Weights.random else missing_shards(folder)
     if missing:
         raise SettingsError(
             f"{key}: expected the files that {folder / INDEX} names, found no {', '.join(missing)}; fetch them again"
         )
+    # what is no folder is the id of one
+    if folder.is_dir() and not (folder / CONFIG).is_file():
+        raise SettingsError(f"{key}: expected a folder with a checkpoint, found no {CONFIG} in {folder}")
 
 
 def check_length(cell: CellConfig) -> None:

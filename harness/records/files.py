@@ -191,6 +191,8 @@ def failure_from_json(data: Any) -> Failure:
     return failure
 
 
+BRING_BACK = "bring it back, or give the command of the run again, which sets it aside and runs the cell again"
+"""What to do about a record that is not as the run wrote it."""
 SUFFIX = ".json.gz"
 """How the name of a record ends, after the cell's id."""
 
@@ -216,7 +218,9 @@ def read_cell(path: Path) -> CellRecord:
             content = gzip.decompress(path.read_bytes())
             data = parse_each(content, "requests", request_from_json)
             return _cell_from_json(_read_whole(content) if data is None else data)
-    except (OSError, EOFError, zlib.error, KeyError, TypeError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: expected a whole gzip file, found a damaged one ({error}); {BRING_BACK}") from error
+    except (OSError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {type(error).__name__}: {error}"
         ) from error

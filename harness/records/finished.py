@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.plugins.recording.frames import is_one_frame
 from harness.records.checkpoint import MAGIC, read_checkpoint
-from harness.records.files import SUFFIX
+from harness.records.files import BRING_BACK, SUFFIX
 from harness.records.strict_json import shown, typed
 
 CHECKPOINTS = "checkpoints"
@@ -69,8 +69,7 @@ class WrittenFiles:
         """Refuse a file that was changed; raises ValueError with its path."""
         if path.name in self._digests and digest_of(path) not in self._digests[path.name]:
             raise ValueError(
-                f"{path}: expected the file as the run wrote it, found another (edited or damaged); bring it back, or "
-                "give the command of the run again, which sets it aside and runs the cell again"
+                f"{path}: expected the file as the run wrote it, found another (edited or damaged); {BRING_BACK}"
             )
 
 
