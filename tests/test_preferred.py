@@ -96,6 +96,7 @@ def test_an_mtp_layer_comes_with_its_target(cache):
 def test_a_given_folder_wins_and_the_other_model_must_be_there(cache, tmp_path):
     given = tmp_path / "given"
     given.mkdir()
+    (given / "config.json").write_text("{}")
     with pytest.raises(SettingsError, match=r"drafter.preferred: .* not in the local Hub cache; give drafter.path"):
         compose_plan([EXPERIMENT, f"target.path={given}"])
     with pytest.raises(SettingsError, match=r"target.preferred: .* not in the local Hub cache; give target.path"):
