@@ -21,7 +21,7 @@ from harness.engine.constrained_step import (
     masking_drafts,
 )
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
-from harness.engine.runner import Launched, fetch
+from harness.engine.runner import Launched
 from harness.engine.slots import StepInputs, ending_row
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_parts import CapturedParts, StepParts
@@ -48,9 +48,10 @@ class ConstrainedGraphRunner(GraphRunner):
         captured = self._take_in(plan)
         self._write_endings(plan)
         if not plan.may_be_constrained:
-            return fetch(captured.run())
+            return self._results.fetch(captured.run())
         if not plan.needs_host:
-            return fetch(captured.run())._replace(grammar_states=grammar_states_of(plan), ran_as_one_graph=True)
+            launched = self._results.fetch(captured.run())
+            return launched._replace(grammar_states=grammar_states_of(plan), ran_as_one_graph=True)
         parts = self._parts[self._size(plan)]
         parts.draft()
         in_answer = masking_drafts(plan) if self.step.num_speculative_tokens else {}
@@ -118,7 +119,8 @@ class ConstrainedGraphRunner(GraphRunner):
             outcomes, num_kept = cut_rounds(grammar_states, decided.tolist(), num_tokens)
             output = parts.finish(num_kept or [num_tokens + 1] * len(decided))
             return Launched(output, decided, None, outcomes)
-        return fetch(parts.end_masked() if masks.num_masks else parts.end())._replace(grammar_states=grammar_states)
+        ended = self._results.fetch(parts.end_masked() if masks.num_masks else parts.end())
+        return ended._replace(grammar_states=grammar_states)
 
     def _capture(self, size: StepSize) -> CapturedStep:
         captured = super()._capture(size)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.inputs import Integers, fields_and_rows, in_rows, num_input_values, num_rows, step_inputs
-from harness.engine.runner import Launched, fetch
+from harness.engine.runner import STEPS_UNDER_WAY, Launched, Results
 from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import PrefillRoom, StepPlan
@@ -32,8 +32,6 @@ MIN_PREFILL_TOKENS = 128
 """Prompt tokens of the smallest step that reads prompts where depths are chosen. With fewer than about 300 tokens an
 H100 waits for weights (990 TFLOP/s and 3.35 TB/s in bfloat16): 16 requests with 8 drafts and 128 prompt tokens are
 272."""
-STEPS_UNDER_WAY = 2
-"""The one that is read and the one launched after it."""
 
 
 DepthsOf = Callable[[int], Collection[int]]
@@ -84,6 +82,7 @@ class GraphRunner:
         """Memory of the captured steps: what they work in and leave their results in."""
         self._steps: dict[StepSize, CapturedStep] = {}
         self._pool: Any = None
+        self._results = Results()
 
     def prepare(self) -> None:
         """Capture every size, the largest first, so that the smaller ones find room in its memory.
@@ -133,7 +132,7 @@ class GraphRunner:
             captured.run()
 
     def launch(self, plan: StepPlan) -> Launched:
-        return fetch(self._take_in(plan).run())
+        return self._results.fetch(self._take_in(plan).run())
 
     def prefill_room(self, depth: int | None) -> PrefillRoom:
         """Of a step of a depth; where nothing decodes, of the widest rows, which read prompts best."""
@@ -148,7 +147,7 @@ class GraphRunner:
         values[:num_slots] = DECODES
         captured.last = values.tobytes()
         copy_in(values, captured.inputs)
-        return fetch(captured.run())
+        return self._results.fetch(captured.run())
 
     def _take_in(self, plan: StepPlan) -> CapturedStep:
         """The captured step for a plan, its inputs on their way to the device."""
@@ -211,7 +210,7 @@ class GraphRunner:
         under_way = []
         for _ in range(STEPS_UNDER_WAY):
             copy_in(values, captured.inputs)
-            under_way.append(fetch(captured.run()))
+            under_way.append(self._results.fetch(captured.run()))
         under_way[-1].wait()
 
     def _run(self, given: StepInputs) -> StepOutput:

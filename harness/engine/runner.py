@@ -7,7 +7,8 @@ It does not know requests beyond their plan, limits or time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -49,16 +50,35 @@ class Launched(NamedTuple):
         return self.host.tolist()
 
 
-def fetch(output: StepOutput) -> Launched:
-    """Copy a step's result to the host after everything launched so far."""
-    decided = output.decided
-    if not decided.is_cuda:
-        return Launched(output, decided, None)
-    host = torch.empty(decided.shape, dtype=decided.dtype, pin_memory=True)
-    host.copy_(decided, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
-    return Launched(output, host, arrived)
+STEPS_UNDER_WAY = 2
+"""The one that is read and the one launched after it."""
+
+
+class Results:
+    """Where the results of steps arrive on the host: pinned memory and an event for each step under way, used in turn, so
+    that no step asks for either."""
+
+    def __init__(self) -> None:
+        self._places: dict[torch.Size, Iterator[tuple[Tensor, torch.cuda.Event]]] = {}
+
+    def fetch(self, output: StepOutput) -> Launched:
+        """Copy a step's result to the host after everything launched so far.
+
+        It stays there until STEPS_UNDER_WAY more have been fetched.
+        """
+        decided = output.decided
+        if not decided.is_cuda:
+            return Launched(output, decided, None)
+        if decided.shape not in self._places:
+            places = [
+                (torch.empty(decided.shape, dtype=decided.dtype, pin_memory=True), torch.cuda.Event())
+                for _ in range(STEPS_UNDER_WAY + 1)
+            ]
+            self._places[decided.shape] = cycle(places)
+        host, arrived = next(self._places[decided.shape])
+        host.copy_(decided, non_blocking=True)
+        arrived.record()
+        return Launched(output, host, arrived)
 
 
 class EagerRunner:
@@ -72,6 +92,7 @@ class EagerRunner:
     def __init__(self, step: Step) -> None:
         assert not step.joins
         self.step = step
+        self._results = Results()
 
     def prepare(self) -> None:
         """Nothing is needed."""
@@ -87,13 +108,15 @@ class EagerRunner:
         return PrefillRoom(self.max_prefill_tokens, row_width=0)
 
     def launch(self, plan: StepPlan) -> Launched:
-        return fetch(self.step(self.inputs(plan)))
+        return self._results.fetch(self.step(self.inputs(plan)))
 
     def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
         """Launch a step in which the first slots, of so many tokens each, decode whatever they hold."""
         fields = torch.zeros(5, num_slots, dtype=torch.int64)
         fields[0] = DECODES
-        return fetch(self.step(StepInputs(fields.to(self.step.target.device), (), length + depth, True, depth)))
+        return self._results.fetch(
+            self.step(StepInputs(fields.to(self.step.target.device), (), length + depth, True, depth))
+        )
 
     def inputs(self, plan: StepPlan) -> StepInputs:
         """The step's inputs on its device."""
