@@ -55,8 +55,10 @@ STEPS_UNDER_WAY = 2
 
 
 class Results:
-    """Where the results of steps arrive on the host: pinned memory and an event for each step under way, used in turn, so
-    that no step asks for either."""
+    """Where the results of steps arrive on the host: pinned memory and an event for each step under way, used in turn.
+
+    No step asks for either.
+    """
 
     def __init__(self) -> None:
         self._places: dict[torch.Size, Iterator[tuple[Tensor, torch.cuda.Event]]] = {}
