@@ -12,6 +12,7 @@ from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import decoder_layer
 from harness.models.fused.operations import Operations, named_operations
 from harness.models.fused.rope_table import rope_table
+from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
 from tests.fused_rows import DEVICE, normal, same
@@ -132,7 +133,9 @@ def test_expanded_values_equal_the_twin(num_tokens: int):
 
 
 SLOTS, SPARE, LAYER_CAPACITY = 4, 3, 14
-PROMPTS = ([1, 1, 0, SPARE], [0, 4, 0, 0], 4)
+PROMPTS = ([0, 1, 1, SPARE, SPARE], [0, 0, 4, 0, 4], 4)
+GROUPS = RowGroups(first=1, size=2)
+"""Rows of the prompts that may be read together."""
 ROUND = ([0, 1, SPARE], [4, 6, 0], 3)
 REQUESTS = {0: 7, 1: 9}
 """Slots with a request, and how many positions of them are filled in the end."""
@@ -147,13 +150,21 @@ def glm(kind: str) -> TargetModel:
     return target
 
 
-def fused_layers(target: TargetModel, cache: SlotCache, where: tuple, states: Tensor, operations: Operations) -> Tensor:
+def fused_layers(
+    target: TargetModel,
+    cache: SlotCache,
+    where: tuple,
+    states: Tensor,
+    operations: Operations,
+    groups: RowGroups | None,
+) -> Tensor:
     slots, starts = (torch.tensor(values, device=DEVICE) for values in where[:2])
     body, residual = target.causal_lm.model, None
     rotations = rope_table(body.rotary_emb, LAYER_CAPACITY, DEVICE)
     for index, layer in enumerate(body.layers):
         places = (cache.keys[index], cache.values[index], slots, starts)
-        states, residual, _ = decoder_layer(layer, states, residual, rotations, *places, operations)
+        grouped = None if groups is None else GroupedRows.of(groups, slots, starts)
+        states, residual, _ = decoder_layer(layer, states, residual, rotations, *places, operations, groups=grouped)
     return states + residual
 
 
@@ -170,17 +181,25 @@ def unfused_layers(target: TargetModel, cache: SlotCache, where: tuple, states: 
 
 @pytest.mark.parametrize("operations", [named_operations("triton"), named_operations("reference")], ids=KINDS)
 @pytest.mark.parametrize(
-    "kind", ["as published", "groups of experts", "two shared experts", "queries without a latent", "halves rotated"]
+    ("kind", "groups"),
+    [
+        ("as published", None),
+        ("as published", GROUPS),
+        ("groups of experts", None),
+        ("two shared experts", None),
+        ("queries without a latent", None),
+        ("halves rotated", None),
+    ],
 )
-def test_glm_layers_equal_transformers(kind: str, operations: Operations):
+def test_glm_layers_equal_transformers(kind: str, groups: RowGroups | None, operations: Operations):
     target = glm(kind)
     fused, unfused = target.new_cache(SLOTS, LAYER_CAPACITY), target.new_cache(SLOTS, LAYER_CAPACITY)
     for cache in (fused, unfused):
         for keys in cache.keys:
             keys.fill_(1e4)
-    for where in (PROMPTS, ROUND):
+    for where, together in ((PROMPTS, groups), (ROUND, None)):
         states = normal(len(where[0]), where[2], target.hidden_size, seed=where[2])
-        found = fused_layers(target, fused, where, states, operations)
+        found = fused_layers(target, fused, where, states, operations, together)
         torch.testing.assert_close(found, unfused_layers(target, unfused, where, states), **TOLERANCE)
     for found, wanted in zip(fused.keys, unfused.keys, strict=True):
         for slot, length in REQUESTS.items():

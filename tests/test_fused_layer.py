@@ -16,6 +16,7 @@ from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import add_norm, attend, decoder_layer, feed_forward
 from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.rope_table import rope_table
+from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
@@ -24,7 +25,9 @@ from tests.tiny_models import SIZES, TOLERANCE, random_causal_lm, random_tokens,
 
 CAPACITY, NUM_SLOTS, SPARE = 14, 4, 3
 # Two prompts of 8 and 4 tokens in rows of 4, then three tokens behind each, where of the longer one two are taken back.
-PROMPTS = ([1, 1, 0, SPARE, SPARE], [0, 4, 0, 0, 0], 4)
+PROMPTS = ([0, 1, 1, SPARE, SPARE], [0, 0, 4, 0, 4], 4)
+GROUPS = RowGroups(first=1, size=2)
+"""Rows of the prompts that may be read together."""
 ROUND = ([0, 1, SPARE, SPARE], [4, 6, 0, 0], 3)
 REQUESTS = {0: 7, 1: 9}
 """Slots with a request, and how many positions of them are filled in the end."""
@@ -51,18 +54,23 @@ def tokens_of(slots: list[int], num_tokens: int) -> Tensor:
 
 
 def fused_forward(
-    target: TargetModel, cache: SlotCache, rows: tuple[list[int], list[int], int], operations: Operations
+    target: TargetModel,
+    cache: SlotCache,
+    rows: tuple[list[int], list[int], int],
+    operations: Operations,
+    groups: RowGroups | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Hidden states after the final norm, and the states entering each layer."""
     slots, starts = (torch.tensor(values, device=DEVICE) for values in rows[:2])
     body = target.causal_lm.model
     table = rope_table(body.rotary_emb, CAPACITY, DEVICE)
     states, residual, entering = target.embed(tokens_of(rows[0], rows[2])), None, []
+    grouped = None if groups is None else GroupedRows.of(groups, slots, starts)
     for index, layer in enumerate(body.layers):
         assert fusion_obstacle(layer, body.rotary_emb) is None
         keys, values = cache.keys[index], cache.values[index]
         states, residual, entered = decoder_layer(
-            layer, states, residual, table, keys, values, slots, starts, operations
+            layer, states, residual, table, keys, values, slots, starts, operations, groups=grouped
         )
         entering.append(entered)
     return add_norm(body.norm, states, residual, operations)[0], entering
@@ -76,10 +84,10 @@ def unfused_forward(target: TargetModel, cache: SlotCache, rows: tuple[list[int]
     return target.forward(tokens_of(rows[0], rows[2]), positions, view, every_layer)
 
 
-def assert_equals_transformers(target: TargetModel, operations: Operations) -> None:
+def assert_equals_transformers(target: TargetModel, operations: Operations, groups: RowGroups | None) -> None:
     fused, unfused = garbage_cache(target), garbage_cache(target)
-    for rows in (PROMPTS, ROUND):
-        hidden, entering = fused_forward(target, fused, rows, operations)
+    for rows, together in ((PROMPTS, groups), (ROUND, None)):
+        hidden, entering = fused_forward(target, fused, rows, operations, together)
         expected, expected_entering = unfused_forward(target, unfused, rows)
         torch.testing.assert_close(hidden, expected, **TOLERANCE)
         torch.testing.assert_close(entering, list(expected_entering), **TOLERANCE)
@@ -90,14 +98,19 @@ def assert_equals_transformers(target: TargetModel, operations: Operations) -> N
         assert (found[2] == 1e4).all()
 
 
+READ = pytest.mark.parametrize("groups", [None, GROUPS], ids=["row by row", "in groups"])
+
+
+@READ
 @pytest.mark.parametrize("kind", ["llama", "llama3_rope", "qwen3"])
-def test_twins_equal_transformers(kind: str):
-    assert_equals_transformers(tiny_target(kind, num_layers=3), named_operations("reference"))
+def test_twins_equal_transformers(kind: str, groups: RowGroups | None):
+    assert_equals_transformers(tiny_target(kind, num_layers=3), named_operations("reference"), groups)
 
 
+@READ
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_kernels_equal_transformers(kind: str):
-    assert_equals_transformers(tiny_target(kind, num_layers=1), named_operations("triton"))
+def test_kernels_equal_transformers(kind: str, groups: RowGroups | None):
+    assert_equals_transformers(tiny_target(kind, num_layers=1), named_operations("triton"), groups)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])

@@ -111,6 +111,8 @@ def test_what_would_be_misread_is_refused():
         slot_attention(normal(3, 2, 4, 8), *rows, 1.0)
     with pytest.raises(ValueError, match=r"queries must be bfloat16, float16 or float32, found torch\.float64"):
         slot_attention(normal(2, 2, 4, 8).double(), *rows, 1.0)
+    with pytest.raises(ValueError, match=r"out must be \[2, 2, 32\] torch.float32 without gaps, found \[2, 4, 32\]"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, out=torch.zeros(2, 4, 32, device=DEVICE))
     with pytest.raises(ValueError, match="slots must name one slot at least"):
         slot_attention(normal(0, 2, 4, 8), rows.keys, rows.values, rows.slots[:0], rows.starts[:0], 1.0)
 

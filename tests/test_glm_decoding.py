@@ -19,8 +19,8 @@ from kernels.contract import Verification, VerificationMethod
 from tests.tiny_glm import MTP_PREFIX, mtp_tensors, random_glm, save_glm_folder
 from tests.tiny_models import VOCAB_SIZE, random_tokens
 
-PROMPT_LENGTHS = (3, 9, 5, 1, 7)
-NUM_NEW, NUM_DRAFTED, CAPACITY = 14, 3, 32
+PROMPT_LENGTHS = (3, 19, 5, 1, 7)
+NUM_NEW, NUM_DRAFTED, CAPACITY = 14, 3, 49
 CALM = 0.05
 
 
@@ -66,7 +66,7 @@ def prompts():
     return {str(row): random_tokens(1, length, seed=row)[0].tolist() for row, length in enumerate(PROMPT_LENGTHS)}
 
 
-def engine(target, num_tokens):
+def engine(target, num_tokens, graphs):
     kind = DrafterKind.mtp if num_tokens else DrafterKind.none
     cell = CellConfig(drafter=DrafterConfig(kind), drafting=DraftingConfig(NUM_DRAFTED))
     shape = DrafterShape(2, CAPACITY, num_tokens, VOCAB_SIZE)
@@ -81,15 +81,17 @@ def engine(target, num_tokens):
         sampling=SamplingSettings(temperature=0.0),
         verification=Verification(VerificationMethod.probabilistic),
         limits=Limits(NUM_NEW, frozenset()),
+        graphs=graphs,
     )
     return Engine(target, drafter, settings)
 
 
 @pytest.mark.parametrize("num_tokens", [0, NUM_DRAFTED], ids=["without drafts", "with the MTP layer"])
-def test_greedy_tokens_are_those_of_transformers(target, causal_lm, prompts, num_tokens):
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+def test_greedy_tokens_are_those_of_transformers(target, causal_lm, prompts, num_tokens, graphs):
     """Two slots for five requests: slots are used again, rejected drafts are rolled back."""
     requests = [Request(name, "toy", 0, 0, 1, tuple(token_ids)) for name, token_ids in prompts.items()]
-    run = engine(target, num_tokens).run(requests, lambda record: None)
+    run = engine(target, num_tokens, graphs).run(requests, lambda record: None)
     for record in run.requests:
         sequence = list(prompts[record.prompt_id])
         for _ in range(NUM_NEW):

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.constraint.parsers.markers import OneToken
 from harness.engine.constrained_graph_runner import ConstrainedGraphRunner
 from harness.engine.graph_runner import StepSize
+from harness.engine.row_groups import rows_for
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import reference_core
 from tests.tiny_engines import KINDS, NUM_SLOTS, tiny_engine
@@ -45,7 +46,7 @@ class Operations(TorchDispatchMode):
         return run
 
 
-def operations(kind, num_prompt_rows, constrained):
+def operations(kind, num_prompt_tokens, constrained):
     """Of the step that is captured."""
     engine = tiny_engine(kind, graphs=True, constrained=constrained)
     runner = engine._runner
@@ -53,21 +54,22 @@ def operations(kind, num_prompt_rows, constrained):
     found = Operations()
     # one kernel on a GPU, whichever rows it defers
     runner.step = replace(runner.step, core=replace(engine.core, defer=found.as_one(reference_core().defer)))
-    size = StepSize(NUM_SLOTS, num_prompt_rows, runner.step.num_speculative_tokens)
+    depth = runner.step.num_speculative_tokens
+    size = StepSize(NUM_SLOTS, rows_for(num_prompt_tokens, depth + 1), depth)
     _, given = runner._new_inputs(size)
     with torch.inference_mode(), found:
         runner._run(given)
     return found.counts
 
 
-@pytest.mark.parametrize("num_prompt_rows", [0, 5], ids=["rounds alone", "beside prompts"])
+@pytest.mark.parametrize("num_prompt_tokens", [0, 5], ids=["rounds alone", "beside prompts"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_guarded_step_in_front_of_the_boundary_is_the_plain_one(kind, num_prompt_rows):
+def test_a_guarded_step_in_front_of_the_boundary_is_the_plain_one(kind, num_prompt_tokens):
     """Would catch an operation that only one of the two has, which a table would show as the price of a policy."""
-    plain = operations(kind, num_prompt_rows, constrained=False)
+    plain = operations(kind, num_prompt_tokens, constrained=False)
     # what makes it the same is one operation in the place of several, not none
     assert plain["defer"] == 1 and plain.total() > 100
-    assert operations(kind, num_prompt_rows, constrained=True) == plain
+    assert operations(kind, num_prompt_tokens, constrained=True) == plain
 
 
 class Asked(OneToken):

@@ -14,6 +14,7 @@ from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
 from harness.engine.request import Limits, Request
+from harness.engine.row_groups import rows_for, rows_of_group, tokens_of_group
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import PrefillRoom, make_plan
@@ -26,7 +27,7 @@ from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import tiny_head
 from tests.tiny_models import VOCAB_SIZE, random_target
 
-MAX, WIDTH = 400, 4
+MAX, GROUP = 400, 4
 
 
 def sequences(*prompts):
@@ -40,7 +41,7 @@ def sequences(*prompts):
 
 
 def chunks(prompts, limit, max_tokens=MAX):
-    room = PrefillRoom(max_tokens, WIDTH, limit)
+    room = PrefillRoom(max_tokens, GROUP, limit)
     plan = make_plan(sequences(*prompts), Limits(10, frozenset()), lambda depth: room)
     return [(chunk.sequence.slot, chunk.start, chunk.stop) for chunk in plan.chunks]
 
@@ -58,9 +59,9 @@ def test_prompts_that_wait_share_a_portion_in_their_order():
 @pytest.mark.parametrize(
     ("limit", "num_tokens"),
     [(1, 4), (4, 4), (7, 4), (13, 12), (MAX + 1, 30)],
-    ids=["less than a row", "one row", "not two rows", "three rows", "more than a step"],
+    ids=["less than a group", "one group", "not two groups", "three groups", "more than a step"],
 )
-def test_a_limit_counts_whole_rows_and_at_least_one(limit, num_tokens):
+def test_a_limit_counts_whole_groups_of_rows_and_at_least_one(limit, num_tokens):
     assert chunks([*DECODING, (30, 0)], limit) == [(9, 0, num_tokens)]
     assert chunks([*DECODING, (30, 0)], limit, max_tokens=4) == [(9, 0, 4)], "a step has no more room than without it"
 
@@ -82,7 +83,7 @@ def test_nothing_is_limited_while_no_request_decodes():
     assert chunks([(9, 4), (30, 0)], 8) == [(0, 4, 9), (1, 0, 30)]
     finished = sequences((9, 9), (30, 0))
     finished[0].token_ids += [1] * 10
-    plan = make_plan(finished, Limits(10, frozenset()), lambda depth: PrefillRoom(MAX, WIDTH, 8))
+    plan = make_plan(finished, Limits(10, frozenset()), lambda depth: PrefillRoom(MAX, GROUP, 8))
     assert not plan.decoding and plan.chunks[0].stop == 30
 
 
@@ -93,7 +94,7 @@ def test_a_full_portion_has_a_size_of_its_own():
     assert step_sizes(16, 5, 96) == step_sizes(16, 5), "one that is there is not captured twice"
 
 
-NUM_SLOTS, NUM_TOKENS, CAPACITY = 6, 2, 60
+NUM_SLOTS, NUM_TOKENS, CAPACITY = 6, 2, 63
 PROMPTS = (3, 31, 4, 17, 5, 2, 25, 1, 9, 33, 6)
 
 
@@ -141,25 +142,25 @@ def played(made):
 
 @pytest.mark.parametrize("kind", ["none", "eagle", "mtp", "draft_model"])
 def test_tokens_do_not_depend_on_the_limit(kind):
-    """Prompts shorter and longer than it, one row at a time up to all at once, launched ahead or not.
+    """Prompts shorter and longer than it, one group of rows at a time up to all at once, launched ahead or not.
 
     Would catch a portion whose later part does not see the earlier one, and a drafter that starts amid a prompt.
     """
     width = 1 if kind == "none" else NUM_TOKENS + 1
     expected, _ = played(engine(kind, None))
-    for limit, overlaps in ((1, False), (6, True), (15, True), (2048, False), (None, True)):
+    for limit, overlaps in ((1, False), (16, True), (31, True), (2048, False), (None, True)):
         found, steps = played(engine(kind, limit, graphs=True, overlaps=overlaps))
         assert found == expected, f"limit {limit}"
         beside = [rows for num_decoding, rows in steps if num_decoding]
         if limit is not None:
-            assert max(beside) <= max(1, limit // width)
+            assert max(beside) <= max(1, limit // tokens_of_group(width)) * rows_of_group(width)
         assert any(beside) and any(rows for num_decoding, rows in steps if not num_decoding)
 
 
 @pytest.mark.parametrize(
     ("limit", "num_rows_of_portion"),
-    [(1, 1), (7, 2), (15, 5), (10**6, -(-MAX_PREFILL_TOKENS // (NUM_TOKENS + 1)))],
-    ids=["less than a row", "not three rows", "five rows", "more than a step"],
+    [(1, 5), (44, 10), (75, 25), (10**6, rows_for(MAX_PREFILL_TOKENS, NUM_TOKENS + 1))],
+    ids=["less than a group", "not three groups", "five groups", "more than a step"],
 )
 def test_the_rows_of_a_portion_are_a_size(limit, num_rows_of_portion):
     free, limited = (set(engine("eagle", each, graphs=True)._runner.sizes) for each in (None, limit))
@@ -167,11 +168,11 @@ def test_the_rows_of_a_portion_are_a_size(limit, num_rows_of_portion):
 
 
 def test_every_step_with_a_portion_is_of_a_size_that_is_captured_before():
-    made = engine("eagle", 6, graphs=True)
+    made = engine("eagle", 75, graphs=True)
     played(made)
     assert (
         set(made._runner._steps) == set(made._runner.sizes)
-        and StepSize(NUM_SLOTS, 2, NUM_TOKENS) in made._runner._steps
+        and StepSize(NUM_SLOTS, 25, NUM_TOKENS) in made._runner._steps
     )
 
 

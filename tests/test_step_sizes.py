@@ -8,6 +8,7 @@ from harness.engine.graph_runner import MAX_PREFILL_TOKENS, GraphRunner, StepSiz
 from harness.engine.inputs import in_rows
 from harness.engine.planner import Planner
 from harness.engine.request import Limits, Request
+from harness.engine.row_groups import rows_of_group
 from harness.engine.sequence import Sequence
 from harness.engine.step_plan import PrefillRoom, make_plan
 from tests.tiny_engines import tiny_engine
@@ -45,6 +46,9 @@ def test_sizes_hold_every_plan_and_are_few():
     sizes = step_sizes(12, 19)
     assert sizes[:5] == [StepSize(each, 0, 19) for each in (1, 2, 4, 8, 12)]
     assert sizes[5:] == [StepSize(12, each, 19) for each in (8, 12, 16, 24, 32, 48, 64, 83, 103)]
+    assert [size.num_prompt_rows for size in step_sizes(12, 0)[5:]] == [
+        16 * groups for groups in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    ]
     assert step_sizes(1, MAX_PREFILL_TOKENS) == [StepSize(1, rows, MAX_PREFILL_TOKENS) for rows in (0, 1)]
 
 
@@ -57,7 +61,9 @@ def test_sizes_of_every_depth_hold_a_full_step():
     ]
     for depth in (0, 2, 4):
         rows = [size.num_prompt_rows for size in sizes if size.num_prompt_rows and size.depth == depth]
-        assert rows == sorted(rows) and rows[-1] * (depth + 1) >= MAX_PREFILL_TOKENS > (rows[-1] - 1) * (depth + 1)
+        group = rows_of_group(depth + 1)
+        assert rows == sorted(rows) and not any(each % group for each in rows)
+        assert rows[-1] * (depth + 1) >= MAX_PREFILL_TOKENS > (rows[-1] - group) * (depth + 1)
 
 
 def test_a_planner_does_not_capture_every_size_of_every_depth():

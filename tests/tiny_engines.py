@@ -68,10 +68,20 @@ def tiny_engine(
     tree: TreeShape | None = None,
     min_confidence: float = 0.0,
     depth: Depth | None = None,
+    fused: bool = False,
     **options: Any,
 ) -> Engine:
-    """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings."""
+    """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings.
+
+    fused: all layers run through the fused operations.
+    """
     target = random_target(seed=3, num_hidden_layers=5) if target is None else target
+
+    def ready(model: Any) -> Any:
+        assert not fused or model.fuse() is None
+        return model
+
+    ready(target)
     num_tokens = 0 if kind == "none" else num_speculative_tokens if tree is None else tree.num_nodes
     shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
     caching = Caching(min_confidence=min_confidence)
@@ -81,19 +91,19 @@ def tiny_engine(
     elif kind == "ngram":
         drafter = NgramDrafter(3, 1) if tree is None else NgramTreeDrafter(3, 1, tree)
     elif kind == "draft_model":
-        model = random_target(seed=9, num_hidden_layers=1)
+        model = ready(random_target(seed=9, num_hidden_layers=1))
         if tree is None:
             drafter = DraftModelDrafter(model, draft_sampling, shape, caching)
         else:
             drafter = TreeModelDrafter(model, draft_sampling, shape, tree)
     elif kind == "peagle":
-        head = tiny_head(kind, target)
+        head = ready(tiny_head(kind, target))
         assert isinstance(head, PEagleHead) and tree is None
         drafter = ParallelDrafter(head, draft_sampling, shape, caching)
     elif tree is None:
-        drafter = ChainDrafter(tiny_head(kind, target), draft_sampling, shape, caching)
+        drafter = ChainDrafter(ready(tiny_head(kind, target)), draft_sampling, shape, caching)
     else:
-        drafter = TreeHeadDrafter(tiny_head(kind, target), draft_sampling, shape, tree)
+        drafter = TreeHeadDrafter(ready(tiny_head(kind, target)), draft_sampling, shape, tree)
     method = method or (VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic)
     settings = EngineSettings(
         num_slots=NUM_SLOTS,

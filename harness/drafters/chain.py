@@ -94,7 +94,7 @@ class ChainDrafter(NetworkDrafter):
         hidden, features, index = [], [], step.last
         num_tokens = num_states = 0
         for part in step.parts:
-            view = self._cache.view(part.rows, part.positions, part.length)
+            view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
             read, number = self.head.features(part.output), step.last - num_tokens
             wanted = None
             if rounds_alike(self._only_layer, read, view):

@@ -38,7 +38,7 @@ class DraftModelDrafter(NetworkDrafter):
         """Read prompts; what a round added is read with the next drafts."""
         for part in step.parts:
             if part.has_prompts:
-                view = self._cache.view(part.rows, part.positions, part.length)
+                view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
                 self.model.forward(part.token_ids, part.positions, view)
 
     def state(self) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from harness.models.cost import Cost
+from harness.models.fused.row_groups import RowGroups
 from harness.models.target import TargetOutput
 from kernels.contract import Draft, Sampling, Streams, TokenMask
 from kernels.core import Core
@@ -90,6 +91,8 @@ class ReadPart:
     """Whether some rows are of prompts; else all are rounds."""
     output: TargetOutput
     """The target's hidden states at these positions."""
+    groups: RowGroups | None = None
+    """Rows of prompts that fused attention reads together, for the view of a cache."""
 
 
 @dataclass(frozen=True)

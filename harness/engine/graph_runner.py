@@ -2,9 +2,9 @@
 
 A step has a size: how many slots take part, how many rows of prompts it reads, and how many tokens its rounds draft. A
 plan gets the smallest captured size that holds it; what is left over works on the spare slot. Rows of prompts are as
-wide as those of rounds, a token more than these draft. The length of the sequences is no part of the size: fused
-attention reads only what each row has, and layers that run unfused attend to a slot's whole capacity, masked. Where
-there is no GPU the same steps run at the same sizes without a graph.
+wide as those of rounds, a token more than these draft, and come in whole groups (row_groups). The length of the
+sequences is no part of the size: fused attention reads only what each row has, and layers that run unfused attend to a
+slot's whole capacity, masked. Where there is no GPU the same steps run at the same sizes without a graph.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.inputs import Integers, fields_and_rows, in_rows, num_input_values, num_rows, step_inputs
+from harness.engine.row_groups import rows_for, rows_of_group, tokens_of_group
 from harness.engine.runner import STEPS_UNDER_WAY, Launched, Results
 from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
@@ -137,7 +138,8 @@ class GraphRunner:
     def prefill_room(self, depth: int | None) -> PrefillRoom:
         """Of a step of a depth; where nothing decodes, of the widest rows, which read prompts best."""
         width = (self._largest_depth if depth is None else depth) + 1
-        return PrefillRoom(max_prefill_rows(width) * width, width, self._max_prefill_tokens_with_decodes)
+        max_tokens = max_prefill_rows(width) * width
+        return PrefillRoom(max_tokens, tokens_of_group(width), self._max_prefill_tokens_with_decodes)
 
     def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
         """Launch a step in which the first slots, of `length` tokens each, decode whatever they hold."""
@@ -233,7 +235,7 @@ def copy_in(values: Integers, memory: Tensor) -> None:
 
 def max_prefill_rows(width: int) -> int:
     """Rows of so many tokens that hold the prompt tokens of a step."""
-    return -(-MAX_PREFILL_TOKENS // width)
+    return rows_for(MAX_PREFILL_TOKENS, width)
 
 
 def step_sizes(
@@ -245,7 +247,7 @@ def step_sizes(
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
-    one of the rows that `max_prefill_tokens_with_decodes` fills (None: no limit).
+    one of the groups of rows that `max_prefill_tokens_with_decodes` fills (None: no limit).
 
     Where depths are chosen every size is captured for each depth, so there are no halfway sizes and none below
     MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 76 graphs more, 2 s at 27 ms each with the built-in
@@ -261,22 +263,24 @@ def step_sizes(
     for depth in sorted(chosen(num_slots)):
         rows = _prompt_rows(depth + 1) if depths is None else _few_prompt_rows(depth + 1)
         if max_prefill_tokens_with_decodes is not None:
-            filled = max(1, max_prefill_tokens_with_decodes // (depth + 1))
-            rows |= {min(filled, max_prefill_rows(depth + 1))}
+            filled = max(1, max_prefill_tokens_with_decodes // tokens_of_group(depth + 1))
+            rows |= {min(filled * rows_of_group(depth + 1), max_prefill_rows(depth + 1))}
         found += [StepSize(num_slots, each, depth) for each in sorted(rows)]
     return found
 
 
 def _prompt_rows(width: int) -> set[int]:
     """The numbers of rows of a width that are captured where all rounds have one depth."""
-    most = max_prefill_rows(width)
-    powers = _powers(min(MIN_PREFILL_ROWS, most), most)
-    return {*powers, *((smaller + larger) // 2 for smaller, larger in pairwise(powers))}
+    group = rows_of_group(width)
+    most = max_prefill_rows(width) // group
+    powers = _powers(min(max(1, MIN_PREFILL_ROWS // group), most), most)
+    halfway = ((smaller + larger) // 2 for smaller, larger in pairwise(powers))
+    return {num_groups * group for num_groups in (*powers, *halfway)}
 
 
 def _few_prompt_rows(width: int) -> set[int]:
     """The same where depths are chosen: rows that hold powers of two of tokens."""
-    return {-(-tokens // width) for tokens in _powers(MIN_PREFILL_TOKENS, MAX_PREFILL_TOKENS)}
+    return {rows_for(tokens, width) for tokens in _powers(MIN_PREFILL_TOKENS, MAX_PREFILL_TOKENS)}
 
 
 def _powers(first: int, last: int) -> list[int]:

@@ -2,7 +2,8 @@
 
 Two layouts: in pieces, where the prompts of a step are padded to the longest of them, each batch of similar ones a
 forward of its own; and in rows, where a prompt is cut into rows as wide as a decoding row, so that everything runs in
-one forward of few different sizes. The second is what CUDA graphs need, whose sizes are fixed.
+one forward of few different sizes. The second is what CUDA graphs need, whose sizes are fixed. There the rows of a
+prompt come in whole groups (row_groups).
 
 Shapes: B slots that take part, d drafts of a round of the step, T = d + 1 tokens of a row.
 """
@@ -16,8 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from harness.engine.row_groups import rows_for, rows_of_group
 from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
 from harness.engine.step_plan import Chunk, StepPlan
+from harness.models.fused.row_groups import RowGroups
 
 Integers = npt.NDArray[np.int64]
 MAX_PADDING_ON_CPU = 16
@@ -55,7 +58,7 @@ def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, sp
     Returns:
         [5 * B + P * (2 + T + 1)], in parts: see `fields_and_rows`.
     """
-    width = depth + 1
+    width, group = depth + 1, rows_of_group(depth + 1)
     rows: list[list[int]] = []
     ends = {}
     for chunk in plan.chunks:
@@ -66,6 +69,8 @@ def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, sp
         if chunk.ends_prompt:
             last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
             ends[slot] = (num_slots + last_row) * width + column
+        num_empty = -len(starts) % group
+        rows += [[slot, starts[-1] + row * width, *[0] * (width + 1)] for row in range(1, num_empty + 1)]
     assert len(rows) <= num_prompt_rows
     values = np.zeros(num_input_values(depth, num_slots, num_prompt_rows), dtype=np.int64)
     _write_fields(values[: 5 * num_slots].reshape(5, num_slots), plan, ends)
@@ -92,13 +97,17 @@ def fields_and_rows(values: Tensor, depth: int, num_slots: int, num_prompt_rows:
 
 def num_rows(plan: StepPlan, depth: int) -> int:
     """Rows that the prompts of a plan need."""
-    return sum(-(-(chunk.stop - chunk.start) // (depth + 1)) for chunk in plan.chunks)
+    return sum(rows_for(chunk.stop - chunk.start, depth + 1) for chunk in plan.chunks)
 
 
 def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = None) -> StepInputs:
     """What `in_rows` made, once it lies on the device; for `depth` see StepInputs."""
-    prompts = (PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length),) if len(rows) else ()
-    return StepInputs(slots, prompts, length, depth=depth)
+    if not len(rows):
+        return StepInputs(slots, (), length, depth=depth)
+    size = rows_of_group(rows.shape[1] - 3)
+    groups = RowGroups(first=0, size=size) if size > 1 else None
+    prompts = PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length, groups)
+    return StepInputs(slots, (prompts,), length, depth=depth)
 
 
 def _write_fields(fields: Integers, plan: StepPlan, ends: dict[int, int]) -> None:

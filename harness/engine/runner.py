@@ -107,7 +107,7 @@ class EagerRunner:
 
         Prompts have a forward of their own here, and every portion would read the weights once more.
         """
-        return PrefillRoom(self.max_prefill_tokens, row_width=0)
+        return PrefillRoom(self.max_prefill_tokens, group_tokens=0)
 
     def launch(self, plan: StepPlan) -> Launched:
         return self._results.fetch(self.step(self.inputs(plan)))

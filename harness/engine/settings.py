@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.engine.request import Limits
+from harness.engine.row_groups import GROUP_TOKENS
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.settings.sampling import SamplingSettings
 from harness.settings.tree import DynamicTree, Tree
@@ -47,14 +48,16 @@ class EngineSettings:
     """Drafts are trees of K tokens at most, of the drafter's own shape. Not where it is `constrained` or keeps terms of
     rounds."""
     prompt_tokens_beside_rounds: int | None = None
-    """Prompt tokens of a step in which others decode, at most, in whole rows and at least one; None for no limit. With
-    `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding alone."""
+    """Prompt tokens of a step in which others decode, at most, in whole groups of rows (row_groups) and at least one;
+    None for no limit. With `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding
+    alone."""
 
 
 def draft_slack(num_speculative_tokens: int, tree: Tree | DynamicTree | None = None) -> int:
-    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous.
+    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous, or what a
+    prompt leaves empty of its last group of rows.
 
     A dynamic tree is chosen from more nodes than it has, which the drafter's slots must hold.
     """
     num_read = tree.num_read if isinstance(tree, DynamicTree) else 0
-    return 2 * (max(num_speculative_tokens, num_read) + 1)
+    return max(2 * (max(num_speculative_tokens, num_read) + 1), GROUP_TOKENS)

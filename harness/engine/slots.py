@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.settings import EngineSettings
+from harness.models.fused.row_groups import RowGroups
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling
 
@@ -130,6 +131,8 @@ class PromptPart(NamedTuple):
     """[R, W + 1] int64: W tokens that are read, and the one after them where it is known."""
     length: int
     """Highest position + 1."""
+    groups: RowGroups | None = None
+    """Rows that attention reads together, from the first on; None where each stands alone."""
 
 
 class StepInputs(NamedTuple):

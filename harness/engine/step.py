@@ -19,6 +19,7 @@ from torch import Tensor
 from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep, proposed
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
+from harness.models.fused.row_groups import RowGroups
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.tree_places import TreePlaces
@@ -56,6 +57,8 @@ class Part(NamedTuple):
     has_prompts: bool
     tree: TreePlaces | None = None
     """Of rows whose tokens are nodes of trees."""
+    groups: RowGroups | None = None
+    """Rows of prompts that attention reads together."""
 
 
 class Drafted(NamedTuple):
@@ -181,7 +184,7 @@ class Step:
         last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, scored.first + verdict.num_accepted)
         next_ids = self._next_ids(inputs, scored.parts, verdict, last)
         read = tuple(
-            ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output)
+            ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output, part.groups)
             for part, ids, output in zip(scored.parts, next_ids, scored.outputs, strict=True)
         )
         self.drafter.extend(TargetStep(inputs.decides.numel(), read, last, verified.is_undecided))
@@ -249,23 +252,25 @@ class Step:
             parts.append(Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False))
         for part in inputs.prompts:
             positions = _positions(part.starts, part.token_ids.shape[1] - 1)
-            parts.append(Part(part.slots, part.token_ids[:, :-1], positions, part.length, True))
+            parts.append(Part(part.slots, part.token_ids[:, :-1], positions, part.length, True, groups=part.groups))
         if not self.joins or len(parts) == 1:
             return parts
-        rows = [part.rows for part in parts if isinstance(part.rows, Tensor)]
-        assert len(rows) == len(parts), "rows are joined by their slots"
+        rounds, prompts = parts
+        assert isinstance(rounds.rows, Tensor) and isinstance(prompts.rows, Tensor), "rows are joined by their slots"
+        groups = prompts.groups
         return [
             Part(
-                torch.cat(rows),
-                torch.cat([part.token_ids for part in parts]),
-                torch.cat([part.positions for part in parts]),
-                max(part.length for part in parts),
+                torch.cat([rounds.rows, prompts.rows]),
+                torch.cat([rounds.token_ids, prompts.token_ids]),
+                torch.cat([rounds.positions, prompts.positions]),
+                max(rounds.length, prompts.length),
                 True,
+                groups=None if groups is None else groups._replace(first=len(rounds.rows)),
             )
         ]
 
     def _forward(self, part: Part) -> TargetOutput:
-        view = self.cache.view(part.rows, part.positions, part.length, part.tree)
+        view = self.cache.view(part.rows, part.positions, part.length, part.tree, part.groups)
         return self.target.forward(part.token_ids, part.positions, view, self.drafter.aux_layers)
 
     def _next_ids(

@@ -61,11 +61,11 @@ class PrefillRoom(NamedTuple):
     """How the prompts of a step are laid out, and how much of them it reads."""
 
     max_tokens: int
-    """Prompt tokens of the step, rows rounded up."""
-    row_width: int
-    """Tokens of a row; 0 reads every prompt in one piece, however long."""
+    """Prompt tokens of the step, groups of rows rounded up."""
+    group_tokens: int
+    """Tokens of a group of rows; 0 reads every prompt in one piece, however long."""
     max_tokens_with_decodes: int | None = None
-    """Prompt tokens of a step in which some request decodes, rows rounded down; None for no limit beyond
+    """Prompt tokens of a step in which some request decodes, groups rounded down; None for no limit beyond
     max_tokens."""
 
 
@@ -80,7 +80,7 @@ def make_plan(
     """The next step; None when no request can go on before the step under way has been read.
 
     A sequence that will have reached its length with what is under way does not decode again. Prompts are read in the
-    order given, as many as the step has room for; the first one always gets a row.
+    order given, as many as the step has room for; the first one always gets a group of rows.
 
     Args:
         running: the sequences that occupy slots, in the order of their admission.
@@ -98,24 +98,24 @@ def make_plan(
         elif sequence.min_output_tokens < limits.max_new_tokens:
             decoding.append(sequence)
     depth = choose_depth(len(decoding)) if choose_depth is not None and decoding else None
-    max_tokens, row_width, limit = room_at(depth)
+    max_tokens, group_tokens, limit = room_at(depth)
     if decoding and limit is not None:
         max_tokens = min(limit, max_tokens)
-    chunks = _chunks(waiting, max_tokens, row_width)
+    chunks = _chunks(waiting, max_tokens, group_tokens)
     return StepPlan(tuple(decoding), chunks, may_be_constrained, needs_host, depth) if decoding or chunks else None
 
 
-def _chunks(waiting: Iterable[Sequence], room: int, row_width: int) -> tuple[Chunk, ...]:
+def _chunks(waiting: Iterable[Sequence], room: int, group_tokens: int) -> tuple[Chunk, ...]:
     """The prompt tokens that a step reads; see make_plan."""
     chunks: list[Chunk] = []
     for sequence in waiting:
         left = sequence.num_tokens_to_prefill
-        if row_width:
-            left = min(left, max(room // row_width, 0 if chunks else 1) * row_width)
+        if group_tokens:
+            left = min(left, max(room // group_tokens, 0 if chunks else 1) * group_tokens)
         elif chunks and left > room:
             left = room = 0
         if left:
             start = sequence.num_prefilled_tokens
             chunks.append(Chunk(sequence, start, start + left))
-            room -= -(-left // row_width) * row_width if row_width else left
+            room -= -(-left // group_tokens) * group_tokens if group_tokens else left
     return tuple(chunks)

@@ -134,6 +134,7 @@ def _apart(parts: list[Part], outputs: list[TargetOutput], num_rows: int) -> tup
                 positions=part.positions[share],
                 has_prompts=share.stop is None,
                 tree=None,
+                groups=None if share.stop is not None or part.groups is None else part.groups._replace(first=0),
             )
             for share in shares
         ],

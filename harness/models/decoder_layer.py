@@ -19,6 +19,7 @@ from harness.models import llama_layers
 from harness.models.attention import SLOTS, slots_attention
 from harness.models.checkpoint import configured_by
 from harness.models.experts import SLOTS_EXPERTS, slots_experts
+from harness.models.fused.row_groups import GroupedRows
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.latent_attention import LatentAttention
 from harness.models.llama_config import LlamaConfig
@@ -48,6 +49,9 @@ class FusedView(View, Protocol):
 
     @property
     def tree_rows(self) -> TreeRows | None: ...
+
+    @property
+    def grouped_rows(self) -> GroupedRows | None: ...
 
     def layer(self, layer_idx: int) -> tuple[Tensor, Tensor]: ...
 

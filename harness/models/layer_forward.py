@@ -75,7 +75,16 @@ def _run_fused_layers(
     for index, layer in enumerate(layers, first):
         table, keys, values = _places(view, index)
         output = fused.decoder_layer(
-            layer, states, residual, table, keys, values, view.slots, view.starts, tree=view.tree_rows
+            layer,
+            states,
+            residual,
+            table,
+            keys,
+            values,
+            view.slots,
+            view.starts,
+            tree=view.tree_rows,
+            groups=view.grouped_rows,
         )
         if index in asked:
             entering[index] = output.entering
@@ -92,9 +101,8 @@ def run_layer(
         attended = attend(layer, rotary, norm(layer.input_layernorm, states, view), positions, view, wanted)
         return add_feed_forward(layer, attended, direct.only(states, wanted), view)
     if is_fused(view):
-        table, keys, values = _places(view, 0)
         normed, entering = fused.add_norm(layer.input_layernorm, states)
-        attended = fused.attend(layer, normed, table, keys, values, view.slots, view.starts, tree=view.tree_rows)
+        attended = _fused_attention(layer, normed, view)
         return add_feed_forward(layer, attended, entering, view)
     return _unfused(layer, rotary, states, positions, view)(layer, states)
 
@@ -116,8 +124,7 @@ def attend(
     Through the fused operations it may be left as shares that are to be summed, [P, B, T, H] float32.
     """
     if is_fused(view):
-        table, keys, values = _places(view, 0)
-        return fused.attend(layer, states, table, keys, values, view.slots, view.starts, tree=view.tree_rows)
+        return _fused_attention(layer, states, view)
     cos_sin = rotary(states, positions)
     inputs = _attention_inputs(view, layer, positions.shape[1])
     if view is not None and direct.serves(layer, states, view):
@@ -160,6 +167,15 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None, fused_too: bool)
 def is_fused(view: View | None) -> TypeGuard[FusedView]:
     """Whether layers that attend through a view run through the fused operations."""
     return view is not None and view.rope_table is not None
+
+
+def _fused_attention(layer: Any, states: Tensor, view: FusedView) -> Tensor:
+    """That of a head's layer, the first of its cache, as `attend` gives it."""
+    table, keys, values = _places(view, 0)
+    slots, starts = view.slots, view.starts
+    return fused.attend(
+        layer, states, table, keys, values, slots, starts, tree=view.tree_rows, groups=view.grouped_rows
+    )
 
 
 def _places(view: FusedView, layer_idx: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.tree_places import TreePlaces, tree_mask
 
@@ -33,12 +34,14 @@ class SlotView:
         positions: Tensor,
         length: int,
         tree: TreePlaces | None = None,
+        groups: RowGroups | None = None,
     ) -> None:
         self._cache = cache
         self._rows = rows
         self._positions = positions
         self._length = length
         self._tree = tree
+        self._groups = groups
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
 
@@ -57,6 +60,11 @@ class SlotView:
     def tree_rows(self) -> TreeRows | None:
         """What fused layers need of trees, whose tokens lie one after the other."""
         return None if self._tree is None else TreeRows.of(self._tree.sees, self._positions)
+
+    @cached_property
+    def grouped_rows(self) -> GroupedRows | None:
+        """What fused layers need of rows that belong together."""
+        return None if self._groups is None else GroupedRows.of(self._groups, self.slots, self.starts)
 
     @cached_property
     def mask(self) -> Tensor:
@@ -143,6 +151,7 @@ class SlotCache:
         positions: Tensor,
         length: int,
         tree: TreePlaces | None = None,
+        groups: RowGroups | None = None,
     ) -> SlotView:
         """The slots of one forward.
 
@@ -151,6 +160,7 @@ class SlotCache:
             positions: the absolute position of each token.
             length: the highest place plus 1, known on the host; the place of a chain's token is its position.
             tree: where tokens that are nodes of trees lie, and what they see; None for chains.
+            groups: rows that fused attention reads together; None where each stands alone.
 
         Raises:
             ValueError: the slots cannot hold that length, or the rows do not fit the positions.
@@ -165,7 +175,7 @@ class SlotCache:
             raise ValueError(
                 f"expected positions of {num_rows} rows (of {self.num_slots} slots), found {list(positions.shape)}"
             )
-        return SlotView(self, rows, positions, length, tree)
+        return SlotView(self, rows, positions, length, tree, groups)
 
     def keep_path(
         self,

@@ -25,6 +25,7 @@ from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS
 from harness.engine.inputs import fields_and_rows, in_pieces, in_rows, num_rows, step_inputs
 from harness.engine.request import Request
+from harness.engine.row_groups import tokens_of_group
 from harness.engine.runner import EagerRunner
 from harness.engine.sequence import Sequence as EngineSequence
 from harness.engine.slots import StepInputs
@@ -203,7 +204,8 @@ def prefill_slots(step: Step, requests: Sequence[Request]) -> StepInputs:
     num_tokens, width = sequences[0].num_prompt_tokens, step.num_speculative_tokens + 1
     size = num_tokens
     if step.joins:
-        size = width * max(1, MAX_PREFILL_TOKENS // (width * len(sequences)))
+        whole = tokens_of_group(width)
+        size = whole * max(1, MAX_PREFILL_TOKENS // (whole * len(sequences)))
     for start in range(0, num_tokens, size):
         stop = min(start + size, num_tokens)
         step(

@@ -201,8 +201,8 @@ class BackendConfig:
     graphs: bool | None = None
     """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
     prompt_tokens_beside_rounds: int | None = None
-    """With graphs: prompt tokens that a step in which others decode reads at most, in whole rows and at least one; null
-    sets no limit. Moves output tokens by rounding alone."""
+    """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
+    a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""
 
     def __post_init__(self) -> None:
         named("backend.kind", BACKENDS, self.kind)

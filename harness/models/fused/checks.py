@@ -23,6 +23,17 @@ def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch
         )
 
 
+def place_for(out: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Where a result of a shape goes: what is given, or new memory, of the type and device of another tensor.
+
+    Raises ValueError unless a tensor that is given is of that shape and type and lies without gaps.
+    """
+    if out is None:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    check_tensor("out", out, shape, like.dtype)
+    return out
+
+
 def check_cache(keys: Tensor, values: Tensor, dtype: torch.dtype) -> None:
     """Raises ValueError unless keys and values are [S, Hk, C, D] of one layout, their heads' components together.
 

@@ -18,12 +18,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from harness.models.fused.checks import check_dtype, check_latents, check_rows, check_tensor
+from harness.models.fused.checks import check_dtype, check_latents, check_rows, check_tensor, place_for
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 
 NUM_PROGRAMS = 132
@@ -131,7 +130,13 @@ def _latent_attention_kernel(
 
 
 def latent_attention(
-    queries: Tensor, keys: Tensor, slots: Tensor, starts: Tensor, latent_width: int, scaling: float
+    queries: Tensor,
+    keys: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    latent_width: int,
+    scaling: float,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attend: query t of row r sees positions 0 .. starts[r] + t of its slot.
 
@@ -143,6 +148,7 @@ def latent_attention(
         starts: [R] int64, 0 or more.
         latent_width: L.
         scaling: factor of the products of queries and keys.
+        out: [R, T, Hq, L] of the queries' type, without gaps, where the result goes; None makes it.
 
     Returns:
         [R, T, Hq, L]. Sums are kept in float32; the weights are rounded to the type before they multiply latents.
@@ -158,7 +164,7 @@ def latent_attention(
     num_tiles = triton.cdiv(num_tokens * num_heads, rows)
     wanted = NUM_PROGRAMS // (num_rows * num_tiles)
     num_splits = max(1, min(wanted, MAX_SPLITS, triton.cdiv(capacity, tiling.block)))
-    attended = torch.empty(num_rows, num_tokens, num_heads, latent_width, dtype=queries.dtype, device=device)
+    attended = place_for(out, (num_rows, num_tokens, num_heads, latent_width), queries)
     parts, log_sums = new_parts((num_rows, num_tokens, num_heads, num_splits), latent_width, device)
     _latent_attention_kernel[(num_rows * num_tiles, num_splits)](
         queries=queries,

@@ -22,12 +22,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fused.fuse import gate_and_up, latent_projections, packed, query_key_value
 from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.routing import MAX_TOKENS, Choice
+from harness.models.fused.row_groups import GroupedRows
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.latent_attention import LatentAttention
 
@@ -54,6 +56,7 @@ def decoder_layer(
     starts: Tensor,
     operations: Operations | None = None,
     tree: TreeRows | None = None,
+    groups: GroupedRows | None = None,
 ) -> LayerOutput:
     """A whole layer.
 
@@ -61,10 +64,10 @@ def decoder_layer(
         layer: packed; has input_layernorm and post_attention_layernorm.
         states: [R, T, H], without the residual; or shares of it.
         residual: [R, T, H] to be added to the states; None before the first layer.
-        table, keys, values, slots, starts, tree: see attend.
+        table, keys, values, slots, starts, tree, groups: see attend.
     """
     normed, entering = add_norm(layer.input_layernorm, states, residual, operations)
-    attended = attend(layer, normed, table, keys, values, slots, starts, operations, tree)
+    attended = attend(layer, normed, table, keys, values, slots, starts, operations, tree, groups)
     normed, residual = add_norm(layer.post_attention_layernorm, attended, entering, operations)
     return LayerOutput(feed_forward(layer.mlp, normed, operations, splits=True), residual, entering)
 
@@ -79,6 +82,7 @@ def attend(
     starts: Tensor,
     operations: Operations | None = None,
     tree: TreeRows | None = None,
+    groups: GroupedRows | None = None,
 ) -> Tensor:
     """The self-attention of a layer, without its norm and residual.
 
@@ -90,6 +94,7 @@ def attend(
             latent attention the keys are [S, 1, C, L + P], and the values are not looked at.
         slots: [R] int64. starts: [R] int64, the place of each row's first token, and its position in a chain.
         tree: where tokens are nodes of trees.
+        groups: rows that are read together; None where each stands alone.
 
     Returns:
         [R, T, H], or its shares, [P, R, T, H] float32; add_norm takes both.
@@ -101,7 +106,7 @@ def attend(
     if isinstance(attention, LatentAttention):
         if tree is not None:
             raise ValueError("expected chains for fused latent attention, found trees; run the layers unfused")
-        return attend_to_latents(attention, states, table, keys, slots, starts, operations.name)
+        return attend_to_latents(attention, states, table, keys, slots, starts, operations.name, groups)
     qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
     norms: dict[str, Any] = {}
     positions = None if tree is None else tree.positions
@@ -109,7 +114,14 @@ def attend(
         query_norm, key_norm = attention.q_norm, attention.k_norm
         norms = {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
     queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms, positions=positions)
-    attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling, tree)
+    if groups is None:
+        attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling, tree)
+    else:
+        attended = torch.empty_like(queries.flatten(2))
+        for call in groups.calls(queries, slots, starts, attended, tree):
+            operations.slot_attention(
+                call.queries, keys, values, call.slots, call.starts, attention.scaling, call.tree, call.out
+            )
     return operations.linear(attended, attention.o_proj.weight, attention.o_proj.bias, splits=True)
 
 
@@ -151,12 +163,14 @@ def attend_to_latents(
     # [R] int64
     starts: Tensor,
     name: str,
+    groups: GroupedRows | None = None,
 ) -> Tensor:
     """[R, T, H]; the rows' keys are written to the cache.
 
     Args:
         attention: a LatentAttention whose latent projections are packed.
         name: of the operations, triton or reference.
+        groups: see attend.
     """
     operations = named_operations(name)
     norm, latent_width = attention.kv_a_layernorm, attention.latent_dim
@@ -181,7 +195,14 @@ def attend_to_latents(
     heads = queries.unflatten(-1, (attention.num_heads, -1))
     expansion = attention.kv_b_proj.weight.unflatten(0, (attention.num_heads, -1))
     absorbed = operations.absorb_queries(heads, expansion, table, starts, latent_width, attention.interleaved)
-    attended = operations.latent_attention(absorbed, keys, slots, starts, latent_width, attention.scaling)
+    if groups is None:
+        attended = operations.latent_attention(absorbed, keys, slots, starts, latent_width, attention.scaling)
+    else:
+        attended = absorbed.new_empty(*absorbed.shape[:-1], latent_width)
+        for call in groups.calls(absorbed, slots, starts, attended):
+            operations.latent_attention(
+                call.queries, keys, call.slots, call.starts, latent_width, attention.scaling, call.out
+            )
     values = operations.expand_values(attended.flatten(0, 1), expansion, attention.value_dim)
     output = functional.linear(values, attention.o_proj.weight, attention.o_proj.bias)
     return output.view(states.shape)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.models.fused.checks import check_rows
+from harness.models.fused.checks import check_rows, place_for
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
 
@@ -90,6 +90,7 @@ def slot_attention(
     starts: Tensor,
     scaling: float,
     tree: TreeRows | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Waits for the device to learn the longest row."""
     check_rows(slots, starts)
@@ -107,7 +108,7 @@ def slot_attention(
     visible = places <= positions[..., None] if tree is None else tree.visible(starts, longest)
     scores.masked_fill_(~visible[:, None, None], float("-inf"))
     attended = torch.einsum("rhgtl,rhld->rthgd", scores.softmax(-1), row_values)
-    return attended.to(queries.dtype).flatten(2)
+    return place_for(out, (num_rows, num_tokens, num_heads * width), queries).copy_(attended.flatten(2))
 
 
 def norm_latents(
@@ -164,12 +165,19 @@ def absorb_queries(
 
 
 def latent_attention(
-    queries: Tensor, keys: Tensor, slots: Tensor, starts: Tensor, latent_width: int, scaling: float
+    queries: Tensor,
+    keys: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    latent_width: int,
+    scaling: float,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Waits for the device to learn the longest row."""
     # values as wide as keys, of which the first part is what is asked for
     attended = slot_attention(queries, keys, keys, slots, starts, scaling)
-    return attended.view(queries.shape)[..., :latent_width].contiguous()
+    latents = attended.view(queries.shape)[..., :latent_width]
+    return place_for(out, tuple(latents.shape), queries).copy_(latents)
 
 
 def expand_values(attended: Tensor, expansion: Tensor, value_width: int) -> Tensor:

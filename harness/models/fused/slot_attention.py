@@ -26,7 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor
+from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor, place_for
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
 from harness.models.fused.tree_rows import MAX_NODES, TreeRows
@@ -208,6 +208,7 @@ def slot_attention(
     starts: Tensor,
     scaling: float,
     tree: TreeRows | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attend: query t of row r sees positions 0 .. starts[r] + t of its slot.
 
@@ -219,6 +220,7 @@ def slot_attention(
         starts: [R] int64, 0 or more.
         scaling: factor of the products of queries and keys.
         tree: what each query sees instead, where tokens are nodes of trees.
+        out: [R, T, Hq * D] of the queries' type, without gaps, where the result goes; None makes it.
 
     Returns:
         [R, T, Hq * D]. Sums are kept in float32; the weights are rounded to the type before they multiply values.
@@ -244,7 +246,7 @@ def slot_attention(
     group, itemsize = num_heads // num_key_heads, queries.element_size()
     budget = BUDGETS[itemsize]
     tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
-    attended = torch.empty(num_rows, num_tokens, num_heads * width, dtype=queries.dtype, device=queries.device)
+    attended = place_for(out, (num_rows, num_tokens, num_heads * width), queries)
     parts, log_sums = new_parts((num_rows, num_tokens, num_heads, tiling.num_splits), width, queries.device)
     starts_early = overlaps(num_rows * num_tokens)
     _slot_attention_kernel[(num_rows * num_key_heads * tiling.num_tiles, tiling.num_splits)](
