@@ -5,12 +5,12 @@ host, and compares it with its roofline: the weights and cached keys and values 
 measured in the same run, or its arithmetic at the matrix rate measured there, whichever takes longer. Takes the
 settings of `rejection-lab run` that are listed below; a sweep gives several rows, and the autoregressive baseline is
 added by itself. Every slot (backend.max_concurrency) decodes. Writes round_profile.md and round_profile.json to the
-run's folder. On a CPU it shows that everything runs, and measures nothing.
+run's folder. On a CPU it shows that everything runs, and measures nothing, with few tokens and repeats by default.
 
 examples:
   rejection-lab profile experiment=throughput_llama3_8b
   rejection-lab profile experiment=throughput_llama3_8b backend.max_concurrency=1,16,64 --length 1024
-  rejection-lab profile drafter=eagle3,mtp backend.device=cpu --length 32 --repeats 3
+  rejection-lab profile drafter=eagle3,mtp backend.device=cpu
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from harness.cli.command_line import CommandParser, say
 from harness.cli.ending import SUCCESS
 from harness.cli.settings_help import OVERRIDES, settings_help
 from harness.compose.run_plan import RunPlan, cell_table, made_folder
+from harness.settings.device import asks_for_gpu
 from harness.settings.schema import SettingsError, group_options
 
 GIVEN_BY_LENGTH = (
@@ -37,6 +38,9 @@ GIVEN_BY_LENGTH = (
     "workload.too_long",
 )
 """Settings that a profile sets by itself: a prompt of one length for each slot."""
+LENGTH, NUM_REPEATS = 256, 50
+LENGTH_ON_A_CPU, NUM_REPEATS_ON_A_CPU = 32, 3
+"""Defaults where nothing is measured, which show in seconds that everything runs."""
 OF_REPORTS = ("title", "shows", "does_not_show", "reference", "output.tracking")
 
 
@@ -46,12 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "profile", __doc__, OVERRIDES, lambda: settings_help([*filter(takes, group_options()), "output", ""], takes)
     )
     at_least_2 = partial(whole_number, least=2)
-    parser.add_argument(
-        "--length", type=at_least_2, default=256, metavar="N", help="tokens in each slot (default: 256)"
-    )
-    parser.add_argument(
-        "--repeats", type=at_least_2, default=50, metavar="N", help="timed repeats of each piece (default: 50)"
-    )
+    of_slot = f"tokens in each slot (default: {LENGTH}; {LENGTH_ON_A_CPU} where all cells are on a CPU)"
+    parser.add_argument("--length", type=at_least_2, metavar="N", help=of_slot)
+    of_piece = f"timed repeats of each piece (default: {NUM_REPEATS}; {NUM_REPEATS_ON_A_CPU} where all are on a CPU)"
+    parser.add_argument("--repeats", type=at_least_2, metavar="N", help=of_piece)
     parser.add_argument("--list", "--dry-run", action="store_true", help="print the cells and stop")
     return parser.call(_run, arguments)
 
@@ -96,12 +98,23 @@ def why_not_used(key: str) -> str | None:
     return None
 
 
-def run(plan: RunPlan, length: int, num_repeats: int) -> int:
-    """Profile the cells of a plan; what is finished is written at once."""
+def run(plan: RunPlan, length: int | None, num_repeats: int | None) -> int:
+    """Profile the cells of a plan; what is finished is written at once.
+
+    Args:
+        plan: the cells.
+        length, num_repeats: as the options of the command; None takes the default of the cells' devices.
+    """
     for values, reason in plan.skipped:
         say(f"skipped {' '.join(f'{key}={value}' for key, value in values.items())}: {reason}")
     with made_folder(plan.folder):
         say("loading PyTorch and the models")
+        measures = any(asks_for_gpu(cell.backend.device) for cell in plan.cells)
+        if length is None:
+            length = LENGTH if measures else LENGTH_ON_A_CPU
+        if num_repeats is None:
+            num_repeats = NUM_REPEATS if measures else NUM_REPEATS_ON_A_CPU
+        say(f"{len(plan.cells)} cells, {length} tokens in each slot, {num_repeats} repeats of each piece")
         from harness.profiling.cells import CellProfile, profile_cells
         from harness.profiling.report import RoundResults, line, write_results
 

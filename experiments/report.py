@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     elif options.other is not None:
         output = default_output(options.other) if options.output is None else options.output
         page, comparison = write_comparison(options.path, options.other, output)
-        print(comparison.summary)
+        print("\n".join([comparison.summary, *(comparison.settings_lines or ["no setting differs"])]))
         say(*(f"note: {line}" for line in comparison.warnings), f"comparison: {page}")
     elif options.format:
         text = rows(read_results(options.path), options.format)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser
+from harness.cli.command_line import CommandParser, say
 from harness.cli.ending import FAILED, SUCCESS
 from harness.records.runs import named
 from harness.settings.schema import SettingsError
@@ -56,12 +56,13 @@ def _run(options: argparse.Namespace) -> int:
     from harness.report.console import print_summary
     from harness.sweep.whole_run import run_and_report
 
-    plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command, str(path))
+    plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command)
     trusting = [cell.target.name for cell in plan.cells if cell.target.trust_remote_code]
     if trusting and not options.trust_remote_code:
         raise SettingsError(
             f"expected --trust-remote-code, found none: the records ask to run code that comes with {trusting[0]}"
         )
+    say(f"runs again, from the settings in its records: {path}")
     # what an earlier call has made would be compared again otherwise
     plan = replace(plan, resume=Resume(is_fresh=True))
     run_and_report(plan, lambda results: print_summary(results.cells))

@@ -1,7 +1,8 @@
 """Tell from another shell what of a run is done, running, failed and left, and how long it takes.
 
 NAME is the name of a run in results/runs, or a run folder. Exits with 0 while the run goes on or when it has done all
-its cells, with 1 when it ended before or a cell failed. Without NAME it lists the runs in results/runs, the last first.
+its cells, with 1 when it ended before, a cell failed or a file of its records is missing, and with 2 when a file is
+damaged or no record is left, which `report` refuses. Without NAME it lists the runs in results/runs, the last first.
 
 examples:
   rejection-lab status
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.cli.command_line import CommandParser
 from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.records.lost_files import LostFiles, lost_files
 from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
-from harness.records.runs import RUNS, named
+from harness.records.runs import RUNS, named, refuse_profile
 from harness.settings.schema import SettingsError
 
 
@@ -35,12 +38,22 @@ def _run(options: argparse.Namespace) -> int:
         return SUCCESS
     status = read_status(options.name)
     if status is None:
+        refuse_profile(options.name)
         raise SettingsError(
             f"NAME: expected the name of a run in {RUNS} or a run folder, found no run that has been started at "
             f"{options.name}; without NAME all runs are listed"
         )
-    print("\n".join(status_lines(options.name.resolve().name, status)))
-    return SUCCESS if status.is_alive or (status.state == DONE and not status.num_failed) else FAILED
+    lost = _lost(options.name, status)
+    print("\n".join(status_lines(options.name.resolve().name, status, lost)))
+    if lost.damaged or not lost.leaves_records:
+        return WRONG_SETTINGS
+    is_whole = status.state == DONE and not status.num_failed and not lost.missing
+    return SUCCESS if status.is_alive or is_whole else FAILED
+
+
+def _lost(folder: Path, status: RunStatus) -> LostFiles:
+    """What is lost of a run; a run that goes on writes its files, and reading them would disturb what it measures."""
+    return LostFiles() if status.is_alive else lost_files(folder, status.num_finished)
 
 
 def _all_runs() -> list[str]:
@@ -53,27 +66,35 @@ def _all_runs() -> list[str]:
             unreadable.append(str(error))
             continue
         if status is not None:
-            found.append((status.updated_unix_s, f"{path.parent.name}: {_state(status)}; {_cells(status)}"))
+            lost = _lost(path.parent, status)
+            line = f"{path.parent.name}: {_state(status, lost)}; {_cells(status, lost)}"
+            found.append((status.updated_unix_s, line))
     return [line for _, line in sorted(found, reverse=True)] + unreadable
 
 
-def _state(status: RunStatus) -> str:
+def _state(status: RunStatus, lost: LostFiles) -> str:
     was_killed = status.state == RUNNING and not status.is_alive
-    return "killed, or its host is gone" if was_killed else status.state
+    state = "killed, or its host is gone" if was_killed else status.state
+    files = (("missing", lost.missing), ("damaged", lost.damaged))
+    return state + "".join(f", files {word}: {len(paths)}" for word, paths in files if paths)
 
 
-def _cells(status: RunStatus) -> str:
-    done = status.num_finished - status.num_failed
-    left = status.num_cells - status.num_finished
+def _num_left(status: RunStatus, lost: LostFiles) -> int:
+    """Cells that are not finished, or whose record is lost."""
+    return min(status.num_cells - status.num_failed, status.num_cells - status.num_finished + len(lost.cells))
+
+
+def _cells(status: RunStatus, lost: LostFiles) -> str:
+    left = _num_left(status, lost)
+    done = status.num_cells - status.num_failed - left
     return f"{done} of {status.num_cells} cells done, {status.num_failed} failed, {left} left"
 
 
-def status_lines(name: str, status: RunStatus) -> list[str]:
-    """A run in a few lines."""
+def status_lines(name: str, status: RunStatus, lost: LostFiles) -> list[str]:
+    """A run in a few lines, and a line for each file that is lost."""
     from harness.sweep.progress import device_time, duration
 
     process = f" (process {status.pid} on {status.host})" if status.is_alive else ""
-    left = status.num_cells - status.num_finished
     waiting = (
         f", workers in the cluster's queue: {status.num_waiting}" if status.is_alive and status.num_waiting else ""
     )
@@ -83,15 +104,18 @@ def status_lines(name: str, status: RunStatus) -> list[str]:
     elif status.is_alive and not waiting:
         running = ", loading"
     lines = [
-        f"{name}: {_state(status)}{process}",
-        f"{_cells(status)}{running}{waiting}",
+        f"{name}: {_state(status, lost)}{process}",
+        f"{_cells(status, lost)}{running}{waiting}",
         f"time: {duration(status.elapsed_s)} in the last session, {device_time(status.device_s)} in all",
     ]
     if status.is_alive and status.left_s is not None:
         devices_s = status.left_s * status.num_devices
         lines.append(f"left: about {duration(status.left_s)}, {device_time(devices_s)}")
-    if not status.is_alive and left:
+    lines += [f"missing: {path}" for path in lost.missing] + [f"damaged: {path}" for path in lost.damaged]
+    if not status.is_alive and (_num_left(status, lost) or lost.missing or lost.damaged):
         goes_on = "the same command goes on where the run was stopped"
+        if lost.missing or lost.damaged:
+            goes_on = "bring these files back, or give the same command, which runs their cells again"
         lines.append(f"{goes_on}: {status.command}" if status.command else goes_on)
     if not status.is_alive and status.num_failed:
         lines.append("what has failed is run again with --retry-failed")

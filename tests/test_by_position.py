@@ -1,7 +1,8 @@
 """The figure of acceptance by draft position: what its legend and caption say."""
 
-from harness.report.figures.by_position import draw_by_position
+from harness.report.figures.by_position import SAME_LAW, draw_by_position
 from harness.report.figures.sheet import sheet_of
+from harness.report.figures.style import SAME_LAW_TEXT
 from harness.report.figures.write import write_figures
 from harness.report.page import figure_caption
 from tests.synthetic_cells import analysed, config, drafted, simulated_cell
@@ -27,6 +28,27 @@ def test_the_legend_says_which_rules_the_bars_bound(tmp_path):
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
     caption = captions_of(cells, tmp_path)["acceptance_by_position"]
     assert caption == "Unconditional acceptance rate by draft position, with intervals"
+
+
+def test_methods_of_the_same_law_are_marked():
+    """Would catch noise between equal laws that looks like a result, a mark on methods that differ, and on other K."""
+    trees = [drafted(method, rates=(1.0, 0.5), drafting__tree="1-2") for method in ("recursive", "traversal")]
+    chains = [
+        drafted("block", "greedy"),
+        drafted("strict", "greedy"),
+        drafted("strict"),
+        drafted("block", "greedy", depth=2),
+    ]
+    for records, marked in ((chains, 2), (chains[1:], 0), (trees, 0)):
+        figure = draw_by_position(sheet_of(analysed(*records)))
+        marks = [line for line in figure.axes[0].lines if line.get_marker() == SAME_LAW.style["marker"]]
+        assert len(marks) == marked and (SAME_LAW_TEXT in legend_of(figure)) is bool(marked)
+    cold = [
+        drafted(item, temperature=0.0, rates=(1.0, 0.5), drafting__tree="1-2") for item in ("recursive", "traversal")
+    ]
+    figure = draw_by_position(sheet_of(analysed(*cold, *trees)))
+    marks = [sum(line.get_marker() == SAME_LAW.style["marker"] for line in axes.lines) for axes in figure.axes]
+    assert marks == [2, 0], "one row per temperature"
 
 
 def test_a_caption_names_what_a_figure_does_not_draw(tmp_path):

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from experiments import profile_round as command
-from harness.profiling.report import HEADER, JSON, MARKDOWN, PHASES
+from experiments import report, reproduce, status
+from harness.profiling.report import HEADER, JSON, PHASES
+from harness.records.runs import PROFILE
 from harness.settings.schema import all_settings
 from tests.own_process import output_of
 from tests.profile_pages import rows_of
@@ -33,8 +35,32 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("module", [status, report, reproduce], ids=lambda module: module.__name__)
+def test_its_folder_is_told_from_that_of_a_run(module, folder, capsys):
+    """Would catch a profile that other commands take for a run that never began."""
+    assert module.main([str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert "found a profile of a round" in error and f"its table is {folder / PROFILE}" in error
+
+
+def test_on_a_cpu_few_tokens_and_repeats_are_the_default(monkeypatch, tmp_path, capsys):
+    """Would catch minutes for times that are no measurement, and a GPU that is measured as briefly."""
+    asked = []
+
+    def profile(cells, *sizes):
+        asked.append(sizes)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr("harness.profiling.cells.profile_cells", profile)
+    monkeypatch.setattr(command, "asks_for_gpu", lambda name: name != "cpu")
+    for device, sizes in (("cpu", []), ("cpu", ["--repeats", "7"]), ("cpu,cuda", []), ("cuda", ["--length", "9"])):
+        assert command.main([f"backend.device={device}", f"output.folder={tmp_path}", *sizes]) == 1
+    assert asked == [(32, 3), (32, 7), (256, 50), (9, 50)]
+    assert "1 cells, 32 tokens in each slot, 3 repeats of each piece" in capsys.readouterr().err
+
+
 def test_every_cell_has_a_row_with_times_of_all_phases(folder):
-    rows = rows_of((folder / MARKDOWN).read_text())
+    rows = rows_of((folder / PROFILE).read_text())
     assert [row["drafter"] for row in rows] == ["none", "eagle3", "draft_model"]
     assert [row["K"] for row in rows] == ["0", "4", "4"]
     for row in rows:
@@ -48,7 +74,7 @@ def test_every_cell_has_a_row_with_times_of_all_phases(folder):
 
 
 def test_on_a_cpu_every_row_says_that_it_is_no_measurement_and_claims_neither_roofline_nor_host(folder):
-    page = (folder / MARKDOWN).read_text()
+    page = (folder / PROFILE).read_text()
     assert "the times are no measurement, there is no bandwidth" in page
     for row in rows_of(page):
         assert row["labels"] == "no measurement"
@@ -77,7 +103,7 @@ def test_the_json_holds_settings_parts_and_provenance(folder):
 
 
 def test_the_page_ends_with_definitions_and_provenance(folder):
-    page = (folder / MARKDOWN).read_text()
+    page = (folder / PROFILE).read_text()
     for words in (
         "- Roofline of a part: the larger",
         "- Bytes: what a round must read",
@@ -92,12 +118,12 @@ def test_random_weights_are_labelled_and_each_line_says_that_nothing_is_measured
     shape = shape_folder(tmp_path / "tiny")
     asked = ["experiment=throughput_llama3_8b", f"target.path={shape}", "target.shape=null", "target.name=tiny"]
     assert command.main([*asked, f"output.folder={tmp_path / 'run'}", *ON_A_CPU]) == 0
-    rows = rows_of((tmp_path / "run" / MARKDOWN).read_text())
+    rows = rows_of((tmp_path / "run" / PROFILE).read_text())
     assert [row["labels"] for row in rows] == [
         "no measurement; weights: random",
         "no measurement; synthetic; weights: random",
     ]
-    assert "cell 1: tiny has no tokenizer: the zoo's stands in" in (tmp_path / "run" / MARKDOWN).read_text()
+    assert "cell 1: tiny has no tokenizer: the zoo's stands in" in (tmp_path / "run" / PROFILE).read_text()
     lines = capsys.readouterr().out.splitlines()
     assert [text[:5] for text in lines] == ["[1/2]", "[2/2]"]
     assert all(text.endswith("(no measurement)") and "[weights: random]" in text for text in lines)

@@ -19,7 +19,7 @@ def test_help_list_and_mistakes_come_without_torch():
         "import sys; from experiments.run import main; "
         "assert main(['--help']) == 0; assert not {'torch', 'hydra', 'pandas'} & set(sys.modules); "
         "assert main(['--list', 'drafter=mtp']) == 0; assert main(['drafter=unknown']) == 2; "
-        "assert main(['workload.path=nowhere.jsonl']) == 2; "
+        "assert main(['workload.path=nowhere.jsonl']) == main(['target.path=./no/where', 'drafter=eagle']) == 2; "
         "assert not {'torch', 'transformers', 'pandas'} & set(sys.modules)"
     )
     output_of(code)
@@ -89,6 +89,38 @@ def test_a_mistake_gets_one_line_on_standard_error_and_exit_code_2(arguments, me
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["workload.path={file}"],
+            '{file}:2: expected one JSON value on the line, found \'{{"prompt": "b\' (Unterminated ',
+        ),
+        (["workload.path={file}", "workload.layout=gsm8k"], "{file}:2: expected one JSON value on the line, found"),
+        (
+            ["workload.num_prompts=81"],
+            "workload.num_prompts: expected at most 80, the prompts there are, found 81; use",
+        ),
+        (["workload.categories=[cooking]"], "workload.categories: expected some of "),
+    ],
+    ids=["damaged", "layout", "too many", "category"],
+)
+@pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])
+def test_prompts_that_cannot_be_used_are_wrong_input(how, given, message, tmp_path, capsys):
+    """Would catch the exit code of a failed cell for a mistake, and a reason that repeats what was expected."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"prompt": "b\n')
+    folder = tmp_path / "run"
+    given = [item.format(file=file) for item in given]
+    assert command.main([*how, *given, "backend.device=cpu", f"output.folder={folder}"]) == 2
+    told = capsys.readouterr().err
+    (line,) = [line for line in told.splitlines() if line.startswith("error: ")]
+    assert (
+        line.startswith(f"error: {message.format(file=file)}") and line.count("expected") == told.count("expected") == 1
+    )
+    assert not folder.exists()
+
+
 def test_a_name_that_is_too_long_in_a_folder_that_is_not_there_yet_is_a_mistake_too(capsys, tmp_path):
     """Would catch the bare error of the system, and the folders around it left behind."""
     assert command.main(["drafter=mtp", f"output.folder={tmp_path / 'new' / ('n' * 300)}"]) == 2
@@ -148,10 +180,10 @@ def test_a_model_that_does_not_fit_is_a_mistake_of_the_settings(
     assert message in line and "config.json" in line
 
 
-@pytest.mark.parametrize(("role", "kind"), [("target", "ngram"), ("drafter", "draft_model")])
+@pytest.mark.parametrize(("role", "kind"), [("target", "eagle"), ("drafter", "draft_model")])
 @pytest.mark.parametrize("weights", ["checkpoint", "random"])
 def test_a_folder_without_a_checkpoint_is_a_mistake_of_the_settings(role, kind, weights, monkeypatch, capsys, tmp_path):
-    """Would catch an estimate, and a run in which every cell fails."""
+    """Would catch an estimate, a run in which every cell fails, and a drafter that is asked for before its target."""
     monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     given = [f"{role}.path={tmp_path}", f"{role}.weights={weights}"]
     assert command.main([f"drafter={kind}", *given]) == 2

@@ -71,6 +71,8 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafter=mtp verification=greedy", "verification=greedy is defined only at decoding.temperature=0"),
         ("workload=jsonl", "workload.path: expected a JSON Lines file (workload.path=FILE), found nothing"),
         ("workload.path=not_there.jsonl", "workload.path: expected a JSON Lines file, found none at 'not_there.jsonl'"),
+        ("target.path=./not/there drafter=eagle workload.path=not_there.jsonl", "target.path: expected a folder or"),
+        ("target.shape=llama3_7 target.weights=random drafter=eagle,mtp", "target.shape: expected one of glm47_flash"),
         (
             "target.path=./not/there",
             "target.path: expected a folder or a Hugging Face id (owner/name), found no folder",

@@ -5,10 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from harness.metrics.cell import Results
 from harness.metrics.decode_steps import decode_rounds
 from harness.metrics.depth_optimum import best_stops, depth_families
+from harness.metrics.depths_taken import never_taken
 from harness.report.cell_names import DEPTHS, label_notes
 from harness.report.tables.depth_choice import depth_choice_tables
+from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
 NUM_PROMPTS, NUM_ROUNDS, LENGTHS = 16, 40, {0: 1, 1: 2, 3: 3}
@@ -127,3 +130,19 @@ def test_the_table_names_every_choice():
     del old["drafting"]["depth"], old["drafting"]["min_confidence"]
     assert analysed(cell({1: 3, 2: 3}, old))[0]["depth"] == "", "records are older than the settings"
     assert depth_choice_tables(analysed(cells[1], cells[3])) == []
+
+
+def test_entries_of_a_table_that_no_step_came_to_are_named():
+    """Would catch a depth that seems to be measured and never was, and a step that ends a prompt counted as a round."""
+    tables = {"1:3/2:1": {1: 3, 2: 1}, "1:3/2:1/8:0/32:2": {1: 3, 2: 1}, "planner": {1: 3, 2: 1}}
+    cells = analysed(BASELINE, fixed(3), *(chosen(by_size, text) for text, by_size in tables.items()))
+    found = [text for text in warnings(Results((), tuple(cells))) if text.startswith("depth: ")]
+    assert found == [
+        "depth: of drafting.depth=1:3/2:1/8:0/32:2 no step came to 8:0/32:2: 1 to 2 requests decoded at a time "
+        "(eagle3 probabilistic, sampled drafts, 1:3/2:1/8:0/32:2)"
+    ]
+    alone = request_record([round_record(0, 0, 0.5), round_record(1, 1, 0.6)], "00")
+    settings = chosen({1: 1, 2: 1}, "1:1/2:3").config
+    assert never_taken(analysed(cell_record([alone], 1.0, settings))[0]) == (((2, 3),), 1, 1)
+    early = request_record([round_record(0, 0, 0.5)], "00")
+    assert never_taken(analysed(cell_record([early], 1.0, settings))[0]) is None

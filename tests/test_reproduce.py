@@ -10,6 +10,7 @@ from harness.compose.from_records import recorded_cell, recorded_plan
 from harness.compose.run_plan import with_baselines
 from harness.records.runs import read_runs
 from harness.records.same_tokens import same_tokens
+from harness.records.shared_cores import shared_cores
 from tests.tiny_shapes import shape_folder
 
 SHORT = (
@@ -57,17 +58,25 @@ def test_a_run_from_recorded_settings_gives_the_same_cells_and_tokens(name, fold
     tokens = {(record.cell_id, item.key): item.output_token_ids for record in recorded for item in record.requests}
     assert tokens == {(record.cell_id, item.key): item.output_token_ids for record in new for item in record.requests}
     page = (folders / f"{name}-again" / "report.md").read_text()
-    assert "run again from the settings recorded in" in page and "What it does not show" in page
-    for record in new:
-        assert len(set(record.fallbacks)) == len(record.fallbacks)
+    assert f"- Command: `rejection-lab reproduce {folders / name}`" in page and "What it does not show" in page
+    fallbacks = {record.cell_id: record.fallbacks for record in recorded}
+    assert {record.cell_id: record.fallbacks for record in new} == fallbacks
+    assert any(fallbacks.values()) is (name == "random") is ("- fallback: " in page)
 
 
 def test_the_plan_is_one_that_a_sweep_could_have_made(folders):
     """Would catch baselines after the cells that they are for, and cells in another form than the composed ones."""
     records = records_of(folders / "zoo")
-    plan = recorded_plan(records[::-1], {}, folders / "new", "command", "there")
+    plan = recorded_plan(records[::-1], {}, folders / "new", "command")
     assert plan.cells[0].is_baseline and len(plan.cells) == len(records)
     assert set(map(repr, plan.cells)) == set(map(repr, with_baselines(plan.cells)))
+
+
+def test_what_a_run_has_instead_of_what_was_asked_goes_on_and_its_workers_do_not(folders):
+    """Would catch cells that share no core, labelled with the workers of the run that they repeat."""
+    beside = shared_cores(2, "cpu", {"torch_threads": 1, "cpu": {"num_cores": 2}})
+    records = [replace(record, fallbacks=("reduced size", *beside)) for record in records_of(folders / "zoo")]
+    assert recorded_plan(records, {}, folders / "new", "command").warnings == ("reduced size",)
 
 
 def test_other_tokens_and_cells_that_are_not_there_are_named(folders):

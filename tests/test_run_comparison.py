@@ -169,6 +169,22 @@ def test_the_command_says_on_the_terminal_and_on_the_page_why_nothing_is_paired(
     assert why in (tmp_path / "b" / "comparison.html").read_text()
 
 
+def test_the_command_names_the_settings_that_differ(tmp_path, capsys):
+    """Would catch a summary of differences without what they come from, and other settings than those on the page."""
+    for name, depths in (("a", (2, 4)), ("b", (2, 4)), ("c", (3, 4))):
+        simulated_run(tmp_path / name, temperatures=(1.0,), methods=("strict",), depths=depths, num_prompts=2)
+    shown = []
+    for name in "bc":
+        assert command.main([str(tmp_path / "a"), str(tmp_path / name), "--html"]) == 0
+        shown.append(capsys.readouterr().out.splitlines()[1:])
+    _, comparison = read_two_runs(tmp_path / "a", tmp_path / "c")
+    assert comparison.tables[0].rows == (("drafting.num_speculative_tokens", "2, 4", "3, 4"),)
+    assert shown == [
+        ["no setting differs"],
+        ["settings that differ, a → c:", "  drafting.num_speculative_tokens: 2, 4 → 3, 4"],
+    ]
+
+
 def test_runs_of_the_same_name_are_told_apart(tmp_path):
     first = simulated_run(tmp_path / "a" / "run", temperatures=(1.0,), methods=("strict",), num_prompts=2)
     second = shutil.copytree(first, tmp_path / "b" / "run")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from experiments import replay, report, reproduce
 from experiments import status as command
 from harness.cli.command_line import CommandParser
 from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
-from harness.records.runs import RUNS
+from harness.records.runs import CELLS, MANIFEST, RUNS
 from harness.sweep.supervisor import Supervisor
 from tests.own_process import output_of
 from tests.supervised_runs import Counting, plan_on
@@ -60,7 +61,7 @@ def test_all_runs_are_listed_the_last_first(tmp_path, monkeypatch, capsys):
     assert command.main([]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "zebra: running; 3 of 10 cells done, 1 failed, 6 left"
-    assert second.startswith("apple: stopped; ") and "broken" in third and "found '?'" in third
+    assert second.startswith("apple: stopped, files missing: 1; ") and "broken" in third and "found '?'" in third
 
 
 def test_the_rest_is_not_loaded_again():
@@ -79,7 +80,7 @@ def test_workers_in_the_queue_of_a_cluster_are_told_and_cost_nothing(tmp_path, c
 def test_a_run_that_was_killed_is_not_called_running(tmp_path, capsys):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    replace(STATUS_OF_A_RUN, pid=process.pid).write(tmp_path)
+    replace(STATUS_OF_A_RUN, pid=process.pid, num_finished=0, num_failed=0).write(tmp_path)
     assert command.main([str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "killed" in shown and "running" not in shown and "left:" not in shown
@@ -128,6 +129,33 @@ def test_a_run_writes_its_status(name, num_failed, code, tmp_path, monkeypatch, 
     assert (status.state, status.num_finished, status.num_failed) == (DONE, 3, num_failed)
     assert status.earlier_device_s == STATUS_OF_A_RUN.device_s and 0 < status.elapsed_s < 600
     assert command.main([str(tmp_path)]) == code
+
+
+def test_a_run_whose_records_are_lost_is_not_done(tmp_path, monkeypatch, capsys):
+    """Would catch a run that is called done by its own word, whatever has become of its records since."""
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    ended, run = tmp_path / "ended", tmp_path / "run"
+    Supervisor(plan_on("FailingServer", ended), Counting(), []).run()
+    shutil.copytree(ended, run)
+    first, second, third = sorted((run / CELLS).iterdir())
+    first.unlink()
+    assert command.main([str(run)]) == 1
+    shown = capsys.readouterr().out
+    assert "run: done, files missing: 1\n2 of 3 cells done, 0 failed, 1 left\n" in shown
+    assert f"missing: cells/{first.name}\n" in shown and "which runs their cells again: command\n" in shown
+    second.write_bytes(second.read_bytes()[:-1])
+    # whole, but not what the run wrote there
+    shutil.copy(ended / CELLS / first.name, third)
+    assert command.main([str(run)]) == report.main([str(run), "--format", "csv"]) == 2
+    shown = capsys.readouterr().out
+    assert "run: done, files missing: 1, files damaged: 2\n0 of 3 cells done, 0 failed, 3 left\n" in shown
+    assert f"damaged: cells/{second.name}\ndamaged: cells/{third.name}\n" in shown
+    Supervisor(plan_on("FailingServer", run), Counting(), []).run()
+    assert command.main([str(run)]) == 0 and "run: done\n3 of 3 cells done" in capsys.readouterr().out
+    shutil.rmtree(run / CELLS)
+    assert command.main([str(run)]) == report.main([str(run), "--format", "csv"]) == 2
+    (run / MANIFEST).unlink()
+    assert command.main([str(run)]) == 2 and f"missing: {MANIFEST}\n" in capsys.readouterr().out
 
 
 def test_a_run_that_loads_is_found_and_so_is_one_whose_cells_all_failed(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Pairs of chains and trees of one number of draft tokens, and which of them follow the same law."""
 
 from harness.metrics.comparison import comparisons_frame, same_law
+from harness.report.console import paired_lines
 from harness.report.tables.methods import method_tables, paired_table
 from tests.synthetic_cells import analysed, drafted
 
@@ -38,3 +39,18 @@ def test_shapes_are_of_one_law_only_as_chains():
         assert not same_law(*trees)
         (chain,) = analysed(shaped(None, "probabilistic", temperature=temperature))
         assert same_law(chain, trees[1]) and not same_law(chain, trees[0])
+
+
+def test_the_terminal_says_which_trees_are_of_one_law():
+    """Would catch lines of methods that cannot differ left out without a word, as where several shapes are swept."""
+    shapes, methods = ("2-1", "1-2-1"), ("recursive", "traversal")
+    cold = analysed(*(shaped(tree, method, temperature=0.0) for tree in shapes for method in methods))
+    assert paired_lines(cold) == [
+        "same law: these methods of the same K and tree accept with the same probability here"
+    ]
+    assert paired_lines(cold[:2]) == ["same law: these methods accept with the same probability here"]
+    others = [shaped("2-1", method, seed=seed) for seed, method in enumerate(methods)]
+    greedy = [shaped("2-1", method, "greedy", seed=seed) for seed, method in enumerate(methods, start=2)]
+    differ, alike = sorted(paired_lines(analysed(*others, *greedy)))
+    assert differ.startswith("traversal − recursive: length ")
+    assert alike == "traversal − recursive: same law"

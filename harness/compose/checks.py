@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from harness.compose.overrides import Given
 from harness.constraint.grammar_text import check_given_grammar
 from harness.constraint.registry import check_parser
-from harness.models.check_model_configs import check_model_configs
+from harness.models.check_model_configs import check_files, check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
 from harness.settings.device import asks_for_gpu
-from harness.settings.models import Weights
+from harness.settings.models import TargetConfig, Weights
 from harness.settings.schema import SettingsError, did_you_mean, group_options
 from harness.settings.sections import BACKENDS
 from harness.settings.usage import without_effect
@@ -35,7 +35,6 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
         SettingsError: with the first that is found.
     """
     _check_paths(cells)
-    _check_shapes(cells)
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_objects(cells)
@@ -45,27 +44,43 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     check_model_configs([cell for cell in cells if not cell.is_served])
 
 
+def check_target(target: TargetConfig, *, is_loaded: bool) -> None:
+    """Look for a target, before anything that depends on it: a drafter that it has none of, settings of its cell.
+
+    Args:
+        target: of a cell.
+        is_loaded: here, and not by a server.
+
+    Raises:
+        SettingsError: its folder, its shape or a file of its checkpoint is not there.
+    """
+    _check_model_path("target.path", target.path)
+    _check_shape("target.shape", target.shape)
+    if is_loaded:
+        check_files("target.path", target)
+
+
 def _check_paths(cells: Sequence[CellConfig]) -> None:
-    """Files and folders that are named must be there; what may be a Hugging Face id is left to the loader."""
+    """Files and folders that are named must be there."""
     for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
         if not os.path.isfile(prompt_file(path)):
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
-    models = [("target.path", cell.target.path) for cell in cells]
-    models += [("drafter.path", cell.drafter.path) for cell in cells]
-    for key, model in dict.fromkeys(models):
-        if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
-            raise SettingsError(
-                f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}"
-            )
+    for drafter in dict.fromkeys(cell.drafter.path for cell in cells):
+        _check_model_path("drafter.path", drafter)
+    for shape in dict.fromkeys(cell.drafter.shape for cell in cells):
+        _check_shape("drafter.shape", shape)
 
 
-def _check_shapes(cells: Sequence[CellConfig]) -> None:
-    named = [("target.shape", cell.target.shape) for cell in cells]
-    named += [("drafter.shape", cell.drafter.shape) for cell in cells]
-    for key, shape in dict.fromkeys(named):
-        if shape is not None and shape not in shape_names():
-            hint = did_you_mean(shape, shape_names())
-            raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
+def _check_model_path(key: str, model: str | None) -> None:
+    """What may be a Hugging Face id is left to the loader."""
+    if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
+        raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}")
+
+
+def _check_shape(key: str, shape: str | None) -> None:
+    if shape is not None and shape not in shape_names():
+        hint = did_you_mean(shape, shape_names())
+        raise SettingsError(f"{key}: expected one of {', '.join(shape_names())}, found {shape}{hint}")
 
 
 def _check_reference_core(cells: Sequence[CellConfig]) -> None:

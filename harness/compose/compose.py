@@ -26,7 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.compose.checks import check_cells
+from harness.compose.checks import check_cells, check_target
 from harness.compose.overrides import Given, check_given, read_overrides, size_warning, smaller_values
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
@@ -262,6 +262,7 @@ def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str 
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
+    check_target(models.target, is_loaded=parts["backend"].kind != "server")
     return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.warning
 
 

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.compose.run_plan import RunPlan
 from harness.records.schema import CellRecord
+from harness.records.shared_cores import beside_other_workers
 from harness.settings.cell import CellConfig
 
 
@@ -45,9 +46,7 @@ def recorded_cell(record: CellRecord) -> CellConfig:
     return cell
 
 
-def recorded_plan(
-    records: Sequence[CellRecord], manifest: Mapping[str, Any], folder: Path, command: str, source: str
-) -> RunPlan:
+def recorded_plan(records: Sequence[CellRecord], manifest: Mapping[str, Any], folder: Path, command: str) -> RunPlan:
     """The cells of a recorded run, in an order in which they can be run.
 
     Args:
@@ -55,12 +54,13 @@ def recorded_plan(
         manifest: its manifest; empty where there is none.
         folder: where the new run leaves its results.
         command: the command line that asks for it.
-        source: where the records were, in words.
     """
     cells = [recorded_cell(record) for record in records]
     targets = [cell.target for cell in cells]
     ordered = sorted(cells, key=lambda cell: (targets.index(cell.target), not cell.is_baseline))
     shared = [text for text in records[0].fallbacks if all(text in record.fallbacks for record in records)]
+    # of the workers of the run, not of what it asked for
+    beside = beside_other_workers(shared)
     name = manifest.get("name") or folder.name
     return RunPlan(
         name=name,
@@ -72,5 +72,5 @@ def recorded_plan(
         shows=manifest.get("shows", ""),
         does_not_show=manifest.get("does_not_show", ""),
         reference=manifest.get("reference"),
-        warnings=(f"run again from the settings recorded in {source}", *shared),
+        warnings=tuple(text for text in shared if text not in beside),
     )

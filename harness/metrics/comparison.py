@@ -139,6 +139,15 @@ def same_law(first: CellResult, second: CellResult) -> bool:
     return law(first) == law(second)
 
 
+def ids_of_same_law(cells: Sequence[CellResult]) -> set[str]:
+    """The ids of cells beside which another cell of their group follows the same law."""
+    found: set[str] = set()
+    for group in groups(cells):
+        laws = [law(cell) for cell in group.cells]
+        found |= {cell.record.cell_id for cell, own in zip(group.cells, laws, strict=True) if laws.count(own) > 1}
+    return found
+
+
 def expected_difference(first: CellResult, second: CellResult) -> Estimate | None:
     """Expected acceptance length of the second's method less the first's, both on the first's drafts.
 

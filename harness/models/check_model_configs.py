@@ -51,9 +51,9 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
-    _check_files("target.path", target)
+    check_files("target.path", target)
     if drafter.has_model:
-        _check_files("drafter.path", drafter)
+        check_files("drafter.path", drafter)
     described = _target(target)
     if described is None:
         return
@@ -75,7 +75,7 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         )
 
 
-def _check_files(key: str, model: TargetConfig | DrafterConfig) -> None:
+def check_files(key: str, model: TargetConfig | DrafterConfig) -> None:
     """Raise SettingsError where files of a checkpoint are missing: before a night's other cells have run."""
     if model.path is None:
         return

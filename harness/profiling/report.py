@@ -20,6 +20,7 @@ from harness.profiling.roofline import (
 )
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
+from harness.records.runs import PROFILE
 from harness.report.document import Document, Section, write_document
 from harness.report.number_format import Number, count
 from harness.report.table import NONE, Entry, Table
@@ -28,7 +29,7 @@ from harness.settings.identity import plain_values
 from harness.sweep.cell_label import label
 from harness.timing.measured import Timing
 
-JSON, MARKDOWN = "round_profile.json", "round_profile.md"
+JSON = f"{Path(PROFILE).stem}.json"
 SCHEMA_VERSION = 2
 NO_MEASUREMENT = "no measurement"
 ON_A_CPU = (
@@ -90,7 +91,7 @@ def write_results(results: RoundResults, folder: Path) -> list[Path]:
     }
     content = {"schema_version": SCHEMA_VERSION, **source, "cells": [to_json(done) for done in results.cells]}
     write_atomically(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
-    return [folder / JSON, *write_document(document(results, source), folder, Path(MARKDOWN).stem)]
+    return [folder / JSON, *write_document(document(results, source), folder, Path(PROFILE).stem)]
 
 
 def to_json(done: CellProfile) -> dict[str, Any]:

@@ -58,16 +58,28 @@ class WrittenFiles:
             folder: of records; if no checkpoints lie beside it (an earlier version, a copy), no digest is known.
         """
         self._digests: dict[str, list[str]] = {}
+        self._names: dict[str, dict[str, None]] = {}
         for path in sorted((folder.absolute().parent / CHECKPOINTS).glob(f"*{PARTS}")):
             # `run` names a damaged one; one that disappears belongs to a run that goes on
             with suppress(ValueError, OSError):
                 finished = finished_of(path)
-                for name, digest in ({} if finished is None else finished.files).items():
+                if finished is None:
+                    continue
+                for name, digest in finished.files.items():
                     self._digests.setdefault(name, []).append(digest)
+                    self._names.setdefault(finished.cell_id, {})[name] = None
+
+    def names(self, cell_id: str) -> tuple[str, ...]:
+        """The files of a cell; only its record where no digest is known."""
+        return tuple(self._names.get(cell_id, {f"{cell_id}{SUFFIX}": None}))
+
+    def knows(self, path: Path) -> bool:
+        """Whether the digest of a file is known."""
+        return path.name in self._digests
 
     def check(self, path: Path) -> None:
         """Refuse a file that was changed; raises ValueError with its path."""
-        if path.name in self._digests and digest_of(path) not in self._digests[path.name]:
+        if self.knows(path) and digest_of(path) not in self._digests[path.name]:
             raise ValueError(
                 f"{path}: expected the file as the run wrote it, found another (edited or damaged); {BRING_BACK}"
             )

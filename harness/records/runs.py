@@ -23,6 +23,8 @@ READABLE_MANIFESTS = tuple(range(1, SCHEMA_VERSION + 1))
 """Schemas of the records that manifests were written with."""
 CELLS = "cells"
 REPORT = "report.md"
+PROFILE = "round_profile.md"
+"""The table that a profile of a round leaves in its folder, which has no records."""
 TABLES = "tables"
 
 
@@ -74,6 +76,7 @@ def read_runs(path: Path) -> list[Run]:
         return [Run(name, path, {}, _read_cells(files))]
     folders = sorted(item for item in path.iterdir() if is_run(item))
     if not folders:
+        refuse_profile(path)
         raise ValueError(f"{path}: no cell records here; expected {MANIFEST} with {CELLS}/, *{SUFFIX}, or run folders")
     return _with_cells(path, [_read_run(folder) for folder in folders])
 
@@ -81,6 +84,15 @@ def read_runs(path: Path) -> list[Run]:
 def is_run(folder: Path) -> bool:
     """Whether a folder looks like a run's."""
     return (folder / MANIFEST).is_file() or (folder / CELLS).is_dir()
+
+
+def refuse_profile(folder: Path) -> None:
+    """Raise ValueError where a folder holds a profile instead of a run."""
+    if (folder / PROFILE).is_file() and not is_run(folder):
+        raise ValueError(
+            f"{folder}: expected a run with its records, found a profile of a round (rejection-lab profile), which has "
+            f"none; its table is {folder / PROFILE}, its numbers are beside it"
+        )
 
 
 def _with_cells(path: Path, runs: list[Run]) -> list[Run]:

@@ -167,18 +167,19 @@ def _texts(cell: CellResult, *, with_depth: bool) -> list[str]:
 
 
 def paired_lines(block: Sequence[CellResult]) -> list[str]:
-    """Paired differences of neighbouring methods that can differ and draw their drafts alike."""
+    """Paired differences of neighbouring methods that draw their drafts alike, and which of them follow one law."""
     lines = []
     depths = set(map(depth_text, block))
-    for group in groups(block):
-        for drafts in dict.fromkeys(cell.drafts for cell in group.cells):
-            alike = [cell for cell in group.cells if cell.drafts == drafts]
-            pairs = [pair for pair in pairwise(alike) if not same_law(*pair) and all(map(_has_drafts, pair))]
+    compared = [[cell for cell in group.cells if _has_drafts(cell)] for group in groups(block)]
+    compared = [cells for cells in compared if len(cells) > 1]
+    if compared and all(same_law(cells[0], cell) for cells in compared for cell in cells[1:]):
+        where = " and tree" if any(cell["tree"] for cell in block) else ""
+        each = f" of the same K{where}" if len(depths) > 1 else ""
+        return [f"same law: these methods{each} accept with the same probability here"]
+    for cells in compared:
+        for drafts in dict.fromkeys(cell.drafts for cell in cells):
+            pairs = pairwise(cell for cell in cells if cell.drafts == drafts)
             lines += [_paired_line(first, second, with_depth=len(depths) > 1) for first, second in pairs]
-    done = [cell for cell in block if _has_drafts(cell)]
-    law = len(done) > 1 and all(same_law(done[0], cell) for cell in done[1:])
-    if law and len(depths) == 1:
-        lines.append("same law: these methods accept with the same probability here")
     return lines
 
 
@@ -187,6 +188,10 @@ def _has_drafts(cell: CellResult) -> bool:
 
 
 def _paired_line(first: CellResult, second: CellResult, *, with_depth: bool) -> str:
+    depth = f" at {depth_text(first)}" if with_depth else ""
+    name = f"{second.method} − {first.method}{depth}"
+    if same_law(first, second):
+        return f"{name}: same law"
     length = paired_difference(first.estimates, second.estimates, "full_draft_length")
     expected = expected_difference(first, second)
     ratio: Estimate = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
@@ -194,5 +199,4 @@ def _paired_line(first: CellResult, second: CellResult, *, with_depth: bool) -> 
     if expected is not None:
         parts.append(f"same drafts {format_estimate(expected, 'length', signed=True)}")
     parts.append(f"tok/s × {metric_number(ratio, 'output_tokens_per_s', style='length')}")
-    depth = f" at {depth_text(first)}" if with_depth else ""
-    return f"{second.method} − {first.method}{depth}: {', '.join(parts)}"
+    return f"{name}: {', '.join(parts)}"

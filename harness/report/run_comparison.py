@@ -26,6 +26,7 @@ from harness.settings.usage import used_settings
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")
 AS_RATIO = ("output_tokens_per_s",)
 """Compared as second / first, the others as second - first."""
+SETTINGS = "Settings that differ"
 IDENTITY_NOTE = (
     "same answers: requests (prompt, turn, copy) of both cells whose output tokens are identical, of those that both "
     "have. Equal settings and seeds on the same machine with the same versions give the same tokens."
@@ -51,6 +52,13 @@ class RunComparison:
     @property
     def title(self) -> str:
         return f"Differences: {self.second}{MINUS}{self.first}"
+
+    @property
+    def settings_lines(self) -> list[str]:
+        """The settings that differ, as their table has them: a heading, and a line for each."""
+        rows = next((table.texts for table in self.tables if table.title == SETTINGS), ())
+        heading = f"settings that differ, {self.first} → {self.second}:"
+        return [heading, *(f"  {name}: {first} → {second}" for name, first, second in rows)] if rows else []
 
 
 def read_two_runs(first: Path, second: Path) -> tuple[Results, RunComparison]:
@@ -89,7 +97,7 @@ def compare_runs(
     configs = [[used_settings(cell.record.config) for cell in side.cells] for side in sides]
     provenances = [[item for cell in side.cells for item in cell.record.provenances] for side in sides]
     tables = [
-        _values_table("Settings that differ", names, *configs),
+        _values_table(SETTINGS, names, *configs),
         _values_table("Provenance that differs", names, *provenances),
         _difference_table(names, pairs),
         _unmatched_table(*sides, pairs),

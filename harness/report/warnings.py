@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult, Results
+from harness.metrics.depths_taken import never_taken
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
@@ -19,6 +20,7 @@ from harness.report.cell_names import (
 )
 from harness.report.gpu_notes import gpu_notes
 from harness.report.missing_values import UNKNOWN
+from harness.settings.depth import depths_name
 from harness.settings.run import skipped_lines
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
@@ -57,6 +59,7 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("failed", failed, num_cells)
     coarse = [cell for cell in done if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
     found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], num_cells)
+    found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], num_cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, num_cells)
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], num_cells)
@@ -84,6 +87,18 @@ def _of_run(run: Run) -> list[str]:
             "of them anew"
         )
     return found
+
+
+def _depths_never_taken(cell: CellResult) -> list[str]:
+    """The entries of a table of depths that a cell did not come to, as far as that is known."""
+    found = never_taken(cell)
+    if found is None or not found.entries:
+        return []
+    sizes = f"{found.fewest}" if found.fewest == found.most else f"{found.fewest} to {found.most}"
+    return [
+        f"of drafting.depth={cell.record.config['drafting']['depth']} no step came to {depths_name(found.entries)}: "
+        f"{sizes} requests decoded at a time"
+    ]
 
 
 def _share_no_session(cell: CellResult, baseline: CellResult) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
+from harness.settings.schema import SettingsError
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.formats import prompt_file, read_prompts
 from harness.workload.hub_dataset import read_hub_prompts
@@ -47,7 +48,7 @@ def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
     a larger one takes; `shuffle` orders by a hash of seed and prompt_id; `num_turns` cuts every prompt.
 
     Raises:
-        ValueError: the data set cannot be read, holds an id twice, has no such category, or too few prompts.
+        SettingsError: the data set cannot be read, holds an id twice, has no such category, or too few prompts.
     """
     prompts = _read(config)
     prompts = _filter(prompts, config.categories)
@@ -62,10 +63,10 @@ def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> l
     """Play every prompt once, or go through them in order again and again up to `num_requests` conversations.
 
     Raises:
-        ValueError: there is no prompt to play.
+        SettingsError: there is no prompt to play.
     """
     if not prompts:
-        raise ValueError("workload: expected at least one prompt, found none")
+        raise SettingsError("workload: expected at least one prompt, found none")
     num_conversations = config.num_requests if config.num_requests is not None else len(prompts)
     played = []
     for index in range(num_conversations):
@@ -110,7 +111,7 @@ def _read(config: WorkloadConfig) -> list[Prompt]:
         return read_prompts(BUILTIN_PROMPTS, Layout.plain)
     path = prompt_file(config.path)
     if not path.is_file():
-        raise ValueError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
+        raise SettingsError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
     return read_prompts(path, config.layout)
 
 
@@ -118,14 +119,14 @@ def _filter(prompts: list[Prompt], categories: list[str]) -> list[Prompt]:
     valid = list(dict.fromkeys(prompt.category for prompt in prompts))
     unknown = [category for category in categories if category not in valid]
     if unknown:
-        raise ValueError(f"workload.categories: expected some of {', '.join(valid)}, found {', '.join(unknown)}")
+        raise SettingsError(f"workload.categories: expected some of {', '.join(valid)}, found {', '.join(unknown)}")
     return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
 
 def _subset(prompts: list[Prompt], num_prompts: int) -> list[Prompt]:
     """Take prompts from the categories in turn, the first of each, then the second, and keep the order."""
     if num_prompts > len(prompts):
-        raise ValueError(
+        raise SettingsError(
             f"workload.num_prompts: expected at most {len(prompts)}, the prompts there are, found {num_prompts}; "
             "use workload.num_requests to run prompts more than once"
         )

@@ -27,6 +27,7 @@ from typing import Any
 
 from harness.records.strict_json import parse_json, shown
 from harness.settings.sampling import GivenSampling
+from harness.settings.schema import SettingsError
 from harness.settings.workload import Layout
 from harness.workload.prompt import Prompt
 
@@ -59,12 +60,12 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
         layout: how its records are laid out; auto is `detect_layout`.
 
     Raises:
-        ValueError: the file cannot be read, holds no record, or a record is not of the layout; the message begins
+        SettingsError: the file cannot be read, holds no record, or a record is not of the layout; the message begins
             with path:line and says what was expected and found.
     """
     rows = list(json_lines(path))
     if not rows:
-        raise ValueError(f"{path}: expected JSON Lines with at least one prompt, found an empty file")
+        raise SettingsError(f"{path}: expected JSON Lines with at least one prompt, found an empty file")
     if layout is Layout.auto:
         layout = detect_layout([row for _, row in rows], f"{path}:{rows[0][0]}")
     read = _READERS[layout]
@@ -76,9 +77,9 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
             if isinstance(row, dict) and "sampling" in row:
                 prompt = replace(prompt, sampling=GivenSampling.from_json(row["sampling"]))
         except ValueError as error:
-            raise ValueError(f"{path}:{line}: layout {layout.value}: {error}") from error
+            raise SettingsError(f"{path}:{line}: layout {layout.value}: {error}") from error
         if prompt.prompt_id in lines:
-            raise ValueError(
+            raise SettingsError(
                 f"{path}:{line}: expected ids that differ, found {prompt.prompt_id!r} again (first on line "
                 f"{lines[prompt.prompt_id]}); give every prompt its own id"
             )
@@ -93,7 +94,7 @@ def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
     MT-Bench and Spec-Bench records have the same fields; a file with any of Spec-Bench's other tasks is Spec-Bench's.
 
     Raises:
-        ValueError: the first record is of no known layout; the message begins with `place`.
+        SettingsError: the first record is of no known layout; the message begins with `place`.
     """
     first = rows[0]
     if isinstance(first, str):
@@ -111,7 +112,7 @@ def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
     if fields & {"prompt", "text", "turns"}:
         return Layout.plain
     found = f"fields {', '.join(sorted(fields))}" if fields else type(first).__name__
-    raise ValueError(
+    raise SettingsError(
         f"{place}: expected a record of a known layout ({', '.join(item.value for item in _READERS)}), found {found}; "
         'write one {"prompt": "..."} a line, or name the layout with workload.layout'
     )
@@ -121,7 +122,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The line number, from 1, and the JSON value of every line that is not blank.
 
     Raises:
-        ValueError: the file cannot be read, or a line is no JSON.
+        SettingsError: the file cannot be read, or a line is no JSON.
     """
     try:
         content = path.read_bytes()
@@ -130,16 +131,19 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         # Not splitlines(), which also cuts at separators that JSON allows inside a string.
         lines = content.decode("utf-8-sig").split("\n")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected a readable file of JSON Lines in UTF-8, found {error}") from error
+        raise SettingsError(f"{path}: expected a readable file of JSON Lines in UTF-8, found {error}") from error
     for line, text in enumerate(lines, start=1):
         if not text.strip():
             continue
         try:
             yield line, parse_json(text)
         except ValueError as error:
-            raise ValueError(
-                f"{path}:{line}: expected one JSON value on the line, found {text[:40]!r} ({error})"
-            ) from error
+            cause = error.__cause__
+            what = str(error)
+            if isinstance(cause, json.JSONDecodeError):
+                reason = f"{cause.msg}: column {cause.colno}"
+                what = f"expected one JSON value on the line, found {text[:40]!r} ({reason})"
+            raise SettingsError(f"{path}:{line}: {what}; mend the line, or take it out") from error
 
 
 def _fields(row: Any, *names: str) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.settings.schema import SettingsError
 from harness.workload.formats import json_lines
 from harness.workload.prompt import Prompt
 
@@ -39,13 +40,13 @@ def read_hub_prompts(
         files: pattern of the JSON Lines files to read instead of a split, such as *.jsonl.
 
     Raises:
-        ValueError: the data set, split, files or column are not available, or a row holds something else, or a
+        SettingsError: the data set, split, files or column are not available, or a row holds something else, or a
             placeholder of a prompt.
     """
     prompts = _of_files(dataset, files, column) if files is not None else _of_split(dataset, subset, split, column)
     num_missing = sum(any(turn.startswith(PLACEHOLDER) for turn in prompt.turns) for prompt in prompts)
     if num_missing:
-        raise ValueError(
+        raise SettingsError(
             f"workload.dataset: expected prompts, found placeholders in {num_missing} of the {len(prompts)} rows of "
             f"{dataset}; {FILL_IN}"
         )
@@ -56,14 +57,14 @@ def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
     folder = Path(dataset) if Path(dataset).is_dir() else _snapshot(dataset, files)
     paths = sorted(path for path in folder.glob(files) if path.is_file())
     if not paths:
-        raise ValueError(f"workload.files: expected files {files} in {dataset}, found none")
+        raise SettingsError(f"workload.files: expected files {files} in {dataset}, found none")
     prompts = []
     for path in paths:
         for line, row in json_lines(path):
             place = f"{dataset}, {path.name}:{line}"
             if not isinstance(row, dict) or column not in row:
                 found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
-                raise ValueError(f"{place}: expected an object with {column} (workload.column), found {found}")
+                raise SettingsError(f"{place}: expected an object with {column} (workload.column), found {found}")
             prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place))
     return prompts
 
@@ -71,7 +72,7 @@ def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
 def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list[Prompt]:
     table = _load(dataset, subset, split)
     if column not in table.column_names:
-        raise ValueError(
+        raise SettingsError(
             f"workload.column: expected a column of {dataset} ({', '.join(table.column_names)}), found {column!r}"
         )
     named = "category" in table.column_names and column != "category"
@@ -82,7 +83,7 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
         category = category if isinstance(category, str) and category else dataset.rstrip("/").rsplit("/", 1)[-1]
         prompts.append(_prompt(row, category, cell, f"{dataset}, column {column}, row {row}"))
     if not prompts:
-        raise ValueError(f"{dataset}, split {split}: expected at least one row, found none")
+        raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
 
 
@@ -90,7 +91,7 @@ def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
     try:
         return Prompt(prompt_id, category, _turns(cell))
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
+        raise SettingsError(f"{place}: {error}") from error
 
 
 def _load(dataset: str, subset: str | None, split: str) -> Any:
@@ -108,7 +109,7 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
             except known:
                 pass
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(
+        raise SettingsError(
             f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, "
             f"found for {dataset!r}: {type(error).__name__}: {reason}{_advice(dataset)}"
         ) from error
@@ -122,7 +123,7 @@ def _snapshot(dataset: str, files: str) -> Path:
         return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=files))
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(
+        raise SettingsError(
             f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
             f"{type(error).__name__}: {reason}{_advice(dataset)}"
         ) from error

@@ -9,9 +9,10 @@ from math import isnan
 from typing import TYPE_CHECKING
 
 from harness.metrics.cell import CellResult
+from harness.metrics.comparison import ids_of_same_law
 from harness.report.figures.panels import LegendEntry, Point, draw_points, finish, grid, offset, panel_rows
 from harness.report.figures.sheet import Sheet
-from harness.report.figures.style import Look
+from harness.report.figures.style import SAME_LAW_TEXT, Look
 from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ BAR = LegendEntry(
     {"marker": "_", "markersize": 9, "markeredgewidth": 1.4, "linestyle": "none"},
 )
 """Without intervals."""
+SAME_LAW = LegendEntry(
+    SAME_LAW_TEXT, {"marker": r"$\equiv$", "markersize": 6, "markeredgewidth": 0.2, "linestyle": "none"}
+)
+"""Beside the first position of a cell; `SAME_LAW_MARK` as a marker."""
+HIGHEST_MARK = 90
+"""Percent; above there is no room."""
+MARK_POINTS = 6
+"""From the end of an interval to the mark."""
 
 
 def shown_by_position(sheet: Sheet) -> Sheet:
@@ -55,7 +64,7 @@ def draw_by_position(sheet: Sheet) -> Figure:
     )
     # a tree has fewer positions than draft tokens
     last = max(cell.estimates.sums.num_positions if cell["tree"] else sheet.main_depth for cell in sheet.cells)
-    bounds = list[bool]()
+    bounds, alike = list[bool](), ids_of_same_law(sheet.cells)
     for row, (panels, temperature) in zip(grid_axes, product(blocks, temperatures), strict=True):
         for axes, panel in zip(row, panels, strict=False):
             cells = panel.sheet.select(temperature=temperature)
@@ -68,6 +77,8 @@ def draw_by_position(sheet: Sheet) -> Figure:
                     ]
                     draw_points(axes, look, rates)
                     bounds.append(_draw_bounds(axes, look, cell, shift))
+                    if rates and cell.record.cell_id in alike:
+                        _mark(axes, look, rates[0])
             axes.set_ylim(0, 100)
             axes.set_xlim(0.8 - spread / 2, last + 0.2 + spread / 2)
             axes.set_xticks(range(1, last + 1))
@@ -78,9 +89,20 @@ def draw_by_position(sheet: Sheet) -> Figure:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
-    return finish(
-        figure, "Acceptance by draft position", f"K = {sheet.main_depth}", sheet, more=[BAR] if any(bounds) else []
-    )
+    more = [*([BAR] if any(bounds) else []), *([SAME_LAW] if alike else [])]
+    return finish(figure, "Acceptance by draft position", f"K = {sheet.main_depth}", sheet, more=more)
+
+
+def _mark(axes: Axes, look: Look, first: Point) -> None:
+    """The mark of the same law above the interval of a first position, or below it where there is no room."""
+    from matplotlib.transforms import offset_copy
+
+    value, low, high = first.estimate
+    top, bottom = (value if isnan(end) else end for end in (high, low))
+    is_above = top <= HIGHEST_MARK
+    points = MARK_POINTS if is_above else -MARK_POINTS
+    place = offset_copy(axes.transData, axes.figure, y=points, units="points")
+    axes.plot([first.place], [top if is_above else bottom], color=look.color, transform=place, **SAME_LAW.style)
 
 
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:

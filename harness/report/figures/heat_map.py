@@ -14,13 +14,13 @@ from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
 from harness.metrics.cell import CellResult
-from harness.metrics.comparison import groups, law
+from harness.metrics.comparison import ids_of_same_law
 from harness.metrics.definitions import metric
 from harness.report.cell_names import is_disturbed
 from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet
-from harness.report.figures.style import HEAT_COLORS, NOT_RUN_LOOK
+from harness.report.figures.style import HEAT_COLORS, NOT_RUN_LOOK, SAME_LAW_MARK, SAME_LAW_TEXT
 from harness.report.number_format import format_value, without_width_zero
 
 if TYPE_CHECKING:
@@ -42,12 +42,10 @@ MAX_NAMES_ACROSS = 7
 """More names than that go down the side, where they have room."""
 WIDE_INCHES = 7.0
 """A figure so wide takes its legend in one line."""
-SAME_LAW_MARK = "≡"
 LABEL_MARK = "*"
 DARK = 0.45
 """Lightness below which white text has more contrast than black."""
 NOT_RUN = "not run"
-SAME_LAW_TEXT = f"{SAME_LAW_MARK} same law as another method at these settings"
 DISTURBED_MARK = "†"
 DISTURBED_TEXT = f"{DISTURBED_MARK} disturbed, see the warnings"
 HALF_WIDTH_TEXT = "±: half the width of the interval"
@@ -121,7 +119,7 @@ def _add_legend(figure: Figure, sheet: Sheet, name: str, labels: Sequence[str], 
     from matplotlib.patches import Patch
 
     handles = [Patch(visible=False, label=HALF_WIDTH_TEXT)]
-    handles += [Patch(visible=False, label=SAME_LAW_TEXT)] if _with_same_law(sheet, name) else []
+    handles += [Patch(visible=False, label=f"{SAME_LAW_MARK} {SAME_LAW_TEXT}")] if _with_same_law(sheet, name) else []
     handles += [Patch(visible=False, label=DISTURBED_TEXT)] if _disturbed(sheet, name) else []
     handles += [Patch(visible=False, label=f"{LABEL_MARK} {' or '.join(labels)}")] if labels else []
     handles += [Patch(**NOT_RUN_LOOK, label=NOT_RUN)] if has_holes else []
@@ -192,11 +190,7 @@ def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]
 
 def _with_same_law(sheet: Sheet, name: str) -> set[str]:
     """The ids of cells beside which another method follows the same law; empty for a metric that is not of tokens."""
-    found: set[str] = set()
-    for group in groups(sheet.cells) if metric(name).of_tokens else []:
-        laws = [law(cell) for cell in group.cells]
-        found |= {cell.record.cell_id for cell, own in zip(group.cells, laws, strict=True) if laws.count(own) > 1}
-    return found
+    return ids_of_same_law(sheet.cells) if metric(name).of_tokens else set()
 
 
 def _disturbed(sheet: Sheet, name: str) -> set[str]:

@@ -75,6 +75,9 @@ HEAT_COLORS = "cividis"
 NOT_RUN_LOOK = {"facecolor": "#F2F2F2", "edgecolor": "#AAAAAA", "hatch": "////", "linewidth": 0}
 """Cells of a heat map that were not run."""
 
+SAME_LAW_MARK, SAME_LAW_TEXT = "≡", "same law as another method at these settings"
+"""What differs between the two is noise."""
+
 
 def spare_looks() -> Iterator[Look]:
     """The spare looks without end, then their colours with other markers and lines.

@@ -1,0 +1,67 @@
+"""Which files of a run's finished cells are missing, or not as the run wrote them; nothing is changed.
+
+This module knows where records lie; it does not know what they mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.records.files import SUFFIX, read_cell
+from harness.records.finished import WrittenFiles
+from harness.records.runs import CELLS, MANIFEST, read_manifest
+
+
+@dataclass(frozen=True)
+class LostFiles:
+    """Paths are relative to the run's folder."""
+
+    missing: tuple[Path, ...] = ()
+    damaged: tuple[Path, ...] = ()
+    cells: frozenset[str] = frozenset()
+    """Ids of the cells that a file is lost of."""
+    leaves_records: bool = True
+    """Whether a record is there, damaged or not."""
+
+
+def lost_files(folder: Path, num_finished: int) -> LostFiles:
+    """Compare the files of a run that has ended with its manifest and with what it wrote.
+
+    Args:
+        folder: of the run.
+        num_finished: cells of which it has written a record; with any there is a manifest.
+    """
+    cells, missing, damaged = folder / CELLS, list[Path](), list[Path]()
+    there = [path.name.removesuffix(SUFFIX) for path in sorted(cells.glob(f"*{SUFFIX}"))]
+    listed = there
+    try:
+        listed = read_manifest(folder).get("cells", there)
+    except ValueError:
+        damaged.append(folder / MANIFEST)
+    if num_finished and not (folder / MANIFEST).exists():
+        missing.append(folder / MANIFEST)
+    written, lost = WrittenFiles(cells), set[str]()
+    for cell_id in dict.fromkeys(listed):
+        for path in (cells / name for name in written.names(cell_id)):
+            found = missing if not path.is_file() else damaged if _is_damaged(path, written) else None
+            if found is not None:
+                found.append(path)
+                lost.add(cell_id)
+    return LostFiles(
+        missing=tuple(path.relative_to(folder) for path in missing),
+        damaged=tuple(path.relative_to(folder) for path in damaged),
+        cells=frozenset(lost),
+        leaves_records=not num_finished or not {*listed}.isdisjoint(there),
+    )
+
+
+def _is_damaged(path: Path, written: WrittenFiles) -> bool:
+    """Whether a file is not as it was written; a record without a digest is read."""
+    try:
+        written.check(path)
+        if not written.knows(path):
+            read_cell(path)
+    except ValueError:
+        return True
+    return False
