@@ -151,6 +151,7 @@ ATTENTION = {
     "16 rows": (16, 4, 32, 8, 128),
     "64 rows": (64, 4, 32, 8, 128),
     "9 tokens": (5, 9, 32, 8, 128),
+    "groups of 16 tokens": (32, 16, 32, 8, 128),
     "built-in target": (3, 4, 4, 2, 64),
     "many queries of wide heads": (4, 9, 64, 4, 256),
 }

@@ -148,7 +148,7 @@ def test_an_engine_whose_requests_may_end_early_is_refused():
 
 def test_more_prompts_ask_for_more_output():
     assert output_tokens_needed(2, 10, 3, 32) == 1 + 4 * 33
-    assert output_tokens_needed(512, 256, 3, 32) == 1 + 4 * (32 + 1 + 65)
+    assert output_tokens_needed(512, 256, 3, 32) == 1 + 4 * (32 + 1 + 68)
 
 
 @pytest.mark.gpu

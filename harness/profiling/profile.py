@@ -241,7 +241,7 @@ def output_tokens_needed(num_slots: int, length: int, num_speculative_tokens: in
     The first ones may decode at full acceptance while the prompts of the last are still being read.
     """
     width = num_speculative_tokens + 1
-    num_prompt_steps = 1 + num_slots * (length + width) // MAX_PREFILL_TOKENS
+    num_prompt_steps = 1 + num_slots * (length + tokens_of_group(width)) // MAX_PREFILL_TOKENS
     return 1 + width * (num_rounds + num_prompt_steps)
 
 
