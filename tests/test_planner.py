@@ -18,7 +18,7 @@ def planner(*rows, accepted=(), rounds=4000):
     """Whose rounds of depth K accepted so many drafts, again and again."""
     made = Planner(K, StepTimes(tuple(1 + 7 * place for place in range(len(rows))), rows))
     for _ in range(rounds // max(1, len(accepted))):
-        made.learn(1, K, accepted, None)
+        made.learn(1, K, accepted, 1.0)
     return made
 
 
@@ -49,7 +49,7 @@ def test_it_forgets_and_probes():
     made = planner((1.0, 1.3, 1.6, 1.9, 2.2), accepted=(4,))
     assert made.best(1) == K
     for _ in range(3000):
-        made.learn(1, made.best(1), (0,), None)
+        made.learn(1, made.best(1), (0,), 1.0)
     assert made.best(1) == 0
     chosen = [made.choose(1) for _ in range(2 * PROBE_EVERY)]
     assert chosen.count(1) == PROBE_STEPS and chosen.count(0) == 2 * PROBE_EVERY - PROBE_STEPS
@@ -97,6 +97,25 @@ def test_a_change_of_depth_costs_time_that_no_depth_has():
     assert sum(depth == 2 for depth in taken[500:]) > 0.9 * 2500
 
 
+def test_steps_that_read_prompts_are_learned_from_too():
+    """With many requests in flight every step reads prompts, and no two have quite the same size. Would catch a planner
+    that learns from other steps alone, or from steps of one size, and stays at the depth of a calibration that is too
+    flat; and one that takes the time of prompts for that of drafts, which makes deep drafts look cheap."""
+    generator = np.random.default_rng(5)
+    made, times = Planner(K), tuple(1 + 0.3 * depth for depth in range(K + 1))
+    made.prepare(lambda depths: StepTimes((1,), ((1.0, 1.05, 1.1, 1.15, 1.2),)))
+    taken = []
+    for step in range(3000):
+        num_requests, num_tokens = int(generator.integers(100, 129)), int(generator.integers(1, 400))
+        depth = made.choose(num_requests)
+        accepted = (min(depth, 3 if step % 2 else 0), min(depth, 1))
+        made.learn(num_requests, depth, accepted, times[depth] + 0.01 * num_tokens, num_tokens)
+        taken.append(depth)
+    best = best_by_hand(times, (0.75, 0.25, 0.25, 0.0))
+    assert taken[0] == K and sum(depth == best for depth in taken[1500:]) > 0.9 * 1500
+    assert [made.seconds(110, depth) for depth in (0, 1, 2)] == pytest.approx(times[:3], rel=0.05)
+
+
 @pytest.mark.parametrize("rates", [(0.8, 0.8, 0.8, 0.8), (0.7, 0.5, 0.3, 0.2), (0.2, 0.2, 0.2, 0.2)], ids=str)
 @pytest.mark.parametrize("slope", [0.05, 0.15, 0.4])
 def test_it_comes_within_three_percent_of_the_best_depth(rates, slope):
@@ -110,7 +129,7 @@ def test_it_comes_within_three_percent_of_the_best_depth(rates, slope):
         depth = made.choose(8)
         passes = generator.random((8, K)) < rates
         accepted = np.minimum(passes.cumprod(axis=1).sum(axis=1), depth).tolist()
-        made.learn(8, depth, accepted, None)
+        made.learn(8, depth, accepted, 1.0)
         num_tokens, seconds = num_tokens + 8 * (1 + survival[:depth].sum()), seconds + times[depth]
     best = max(8 * (1 + survival[:depth].sum()) / times[depth] for depth in range(K + 1))
     assert num_tokens / seconds > 0.97 * best

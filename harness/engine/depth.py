@@ -33,14 +33,17 @@ class Depth(Protocol):
         """What `choose` may return while at most `num_requests` decode."""
         ...
 
-    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+    def learn(
+        self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int
+    ) -> None:
         """Learn from a step that was read.
 
         Args:
             num_requests: that decoded in it.
             depth: of its rounds.
             num_accepted: drafts that each of its rounds accepted, of those rounds that did not end their request.
-            seconds: that it took; None where it read prompts too.
+            seconds: that it took.
+            num_prompt_tokens: that it read too.
         """
         ...
 
@@ -54,7 +57,9 @@ class DepthByBatch:
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
         """A table needs no preparation."""
 
-    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+    def learn(
+        self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int
+    ) -> None:
         """A table does not learn."""
 
     def choose(self, num_requests: int) -> int:
@@ -78,4 +83,5 @@ def learn_from(depth: Depth, plan: StepPlan, num_accepted: Mapping[int, int], se
     # a round that ends its request may have been cut
     going_on = [sequence for sequence in plan.decoding if sequence.finish_reason is None]
     accepted = [num_accepted[sequence.slot] for sequence in going_on if sequence.slot in num_accepted]
-    depth.learn(len(plan.decoding), plan.depth, accepted, None if plan.chunks else seconds)
+    num_prompt_tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
+    depth.learn(len(plan.decoding), plan.depth, accepted, seconds, num_prompt_tokens)

@@ -3,9 +3,10 @@
 With B requests and s_i the probability that the first i drafts of a round are accepted, a step of depth K emits
 B (1 + s_1 + .. + s_K) tokens in t(B, K) seconds; the planner takes the K with the largest ratio. Times come from a
 calibration before the clock starts, corrected by the time that steps took in addition (of this depth, as far as it was
-seen; else of this batch size, else of all), or from a given table; survival from the rounds that were read, older ones
-with less weight. The planner knows nothing of the step itself, so lossless methods stay lossless. With a table of times
-its choices follow from the rounds alone.
+seen; else of similar batch sizes, else of all), or from a given table; survival from the rounds that were read, older
+ones with less weight. What prompts add to a step is taken off: an output token brings as much of it at every depth.
+The planner knows nothing of the step itself, so lossless methods stay lossless. With a table of times its choices
+follow from the rounds alone.
 Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position instead of one rate for all positions.
 """
 
@@ -36,18 +37,30 @@ LEAST_SHARE = 1 / 3
 
 
 class _Beside:
-    """Mean of the seconds that steps took in addition to their calibration; older ones count less."""
+    """Means of the seconds that steps took in addition to their calibration, and of the prompt tokens that they read;
+    older ones count less."""
 
     def __init__(self) -> None:
-        self._num, self._mean = 0.0, 0.0
+        self._num, self._mean_s, self._mean_tokens = 0.0, 0.0, 0.0
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, num_tokens: int) -> tuple[float, float]:
+        """Take in a step; returns what it adds to the covariance of both and to the variance of the tokens."""
         self._num = min(self._num + 1, STEPS_KEPT)
-        self._mean += (seconds - self._mean) / self._num
+        more_s, more_tokens = seconds - self._mean_s, num_tokens - self._mean_tokens
+        self._mean_s += more_s / self._num
+        self._mean_tokens += more_tokens / self._num
+        left = num_tokens - self._mean_tokens
+        return more_s * left, more_tokens * left
 
-    def towards(self, other_s: float) -> float:
-        """The mean, drawn towards another one while few steps were seen."""
-        return (self._num * self._mean + STEPS_TRUSTED * other_s) / (self._num + STEPS_TRUSTED)
+    def towards(self, other_s: float, token_s: float) -> float:
+        """The mean without the prompts, drawn towards another one while few steps were seen.
+
+        Args:
+            other_s: the other one.
+            token_s: seconds of a prompt token.
+        """
+        own_s = self._mean_s - token_s * self._mean_tokens
+        return (self._num * own_s + STEPS_TRUSTED * other_s) / (self._num + STEPS_TRUSTED)
 
 
 class Planner:
@@ -59,9 +72,11 @@ class Planner:
         self._times, self._corrects = times, times is None
         self._reached, self._passed = [0.0] * num_drafts, [0.0] * num_drafts
         self._beside: dict[tuple[int, ...], _Beside] = {}
-        """By number of requests and depth, by number of requests, and of all steps."""
-        self._num_steps, self._depth_before = 0, -1
-        """Depth of the step that was read last; -1 where it read prompts too."""
+        """By group of batch sizes and depth, by group, and of all steps."""
+        self._covariance, self._variance = 0.0, 0.0
+        """Of seconds and prompt tokens, and of prompt tokens, among steps of one group and depth."""
+        self._num_steps, self._depth_before, self._read_prompts = 0, -1, False
+        """Of the step that was read last: its depth, and whether it read prompts too."""
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
         """Measure step times of some depths, the clock stopped, unless they are known."""
@@ -103,13 +118,20 @@ class Planner:
         """Expected seconds of a step."""
         assert self._times is not None, "prepare comes first"
         calibrated = self._times.at(num_requests, depth)
-        beside_s = 0.0
-        for kind in ((), (num_requests,), (num_requests, depth)):
+        beside_s, token_s = 0.0, self._token_s
+        for kind in _kinds(num_requests, depth):
             if kind in self._beside:
-                beside_s = self._beside[kind].towards(beside_s)
+                beside_s = self._beside[kind].towards(beside_s, token_s)
         return max(calibrated + beside_s, calibrated * LEAST_SHARE)
 
-    def learn(self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float | None) -> None:
+    @property
+    def _token_s(self) -> float:
+        """Seconds that a prompt token adds to a step; 0 while steps do not tell."""
+        return max(0.0, self._covariance / self._variance) if self._variance else 0.0
+
+    def learn(
+        self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int = 0
+    ) -> None:
         """See harness.engine.depth.Depth."""
         kept, reaching = 1 - 1 / ROUNDS_KEPT, num_accepted
         for place in range(depth):
@@ -118,11 +140,24 @@ class Planner:
                 reached, passed = kept * reached + 1, kept * passed + (accepted > place)
             self._reached[place], self._passed[place] = reached, passed
             reaching = [accepted for accepted in reaching if accepted > place]
-        before, self._depth_before = self._depth_before, -1 if seconds is None else depth
-        if seconds is None or depth != before or not self._corrects or self._times is None:
+        # the first step of another graph takes longer
+        is_first = depth != self._depth_before or (self._read_prompts and not num_prompt_tokens)
+        self._depth_before, self._read_prompts = depth, num_prompt_tokens > 0
+        if is_first or not self._corrects or self._times is None:
             return
-        calibrated = self._times.at(num_requests, depth)
-        if seconds < INTERRUPTED * calibrated:
-            bounded_s = min(seconds, MAX_OUTLIER * self.seconds(num_requests, depth))
-            for kind in ((), (num_requests,), (num_requests, depth)):
-                self._beside.setdefault(kind, _Beside()).add(bounded_s - calibrated)
+        calibrated, expected_s = self._times.at(num_requests, depth), self.seconds(num_requests, depth)
+        if seconds >= INTERRUPTED * calibrated:
+            return
+        if self._variance or not num_prompt_tokens:
+            seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
+        for kind in _kinds(num_requests, depth):
+            added = self._beside.setdefault(kind, _Beside()).add(seconds - calibrated, num_prompt_tokens)
+        self._covariance = (1 - 1 / STEPS_KEPT) * self._covariance + added[0]
+        self._variance = (1 - 1 / STEPS_KEPT) * self._variance + added[1]
+
+
+def _kinds(num_requests: int, depth: int) -> tuple[tuple[int, ...], ...]:
+    """Of steps that are alike, the most general kind first: all, those of batch sizes up to the next power of two, and
+    of these those of a depth."""
+    group = (num_requests - 1).bit_length()
+    return (), (group,), (group, depth)
