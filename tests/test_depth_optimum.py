@@ -65,6 +65,41 @@ def test_the_optimum_takes_the_best_depth_of_each_batch_size():
     assert one == pytest.approx((20 * 0.016 + 40 / 3 * 0.018) / (20 * 0.016 + 20 * 0.014))
 
 
+def crowded(depth, step_s, settings, begins_together=False):
+    """Each step ends a prompt and has two requests decode; or the requests begin together, and then all decode."""
+    num_requests, requests = NUM_PROMPTS, []
+    for number in range(num_requests):
+        first = 0 if begins_together else number
+        rounds = [round_record(0, 0, 0.1 + first * step_s, share_s=0.0)]
+        for place in (1, 2):
+            end = 0.1 + (first + place) * step_s
+            rounds.append(
+                round_record(depth, LENGTHS[depth] - 1, end, share_s=step_s / (num_requests if begins_together else 2))
+            )
+        requests.append(request_record(rounds, f"{number:02}"))
+    return cell_record(requests, 0.1 + (num_requests + 2) * step_s, settings)
+
+
+def test_steps_among_prompts_count_although_plain_decoding_has_few():
+    """With many requests in flight prompts end in every step, but plain decoding of answers of one length goes in lock
+    step. Would catch a comparison of the few steps without prompts, which are those at the end of the run."""
+    cells = [crowded(0, 0.010, baseline_settings(), begins_together=True)]
+    for depth, step_s in ((1, 0.016), (3, 0.030)):
+        settings = config(drafting__num_speculative_tokens=depth, verification__method="probabilistic")
+        cells.append(crowded(depth, step_s, settings))
+    settings = config(
+        drafting__num_speculative_tokens=3, drafting__depth="planner", verification__method="probabilistic"
+    )
+    cells.append(crowded(3, 0.032, settings))
+    (family,) = depth_families(analysed(*cells))
+    assert [item.cell.is_baseline for item in family] == [False] * 3
+    one, three, planner = family
+    # two requests emit 2 tokens each in 16 ms, or 3 in 30 ms
+    assert one.share.value == pytest.approx(1, abs=0.01)
+    assert three.share.value == pytest.approx((6 / 0.030) / (4 / 0.016), abs=0.01)
+    assert planner.share.value == pytest.approx((6 / 0.032) / (4 / 0.016), abs=0.01)
+
+
 def test_cells_without_a_step_that_reads_no_prompt_are_left_out():
     """Would catch a report that answers of one token end."""
     draw = request_record([round_record(0, 0, 0.5, share_s=0.5)], "00")

@@ -2,9 +2,11 @@
 
 The cells of a family differ in nothing but how many tokens a round drafts. Those of fixed depths, plain decoding among
 them, give for each depth K the tokens of a round, L(K), and for each number B of decoding requests the time of a step,
-t(B, K), apart for steps that read prompts too. These count where nearly all rounds are in such steps, as with many
-requests in flight: what is read of prompts for each token that is emitted is then the same at every depth. Two optima
-follow, in tokens per second of the rounds behind a request's first:
+t(B, K), apart for steps that read prompts too. These count where nearly all rounds with drafts are in such steps, as
+with many requests in flight: what is read of prompts for each token that is emitted is then the same at every depth.
+Plain decoding is left out there unless its steps do so too: requests of one length that begin together also end
+together, and their prompts are read in few steps. Two optima follow, in tokens per second of the rounds behind a
+request's first:
 
 - by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
 - by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
@@ -43,7 +45,7 @@ MIN_STEPS = 5
 lie on a line."""
 MAX_ITERATIONS = 50
 MOSTLY = 0.9
-"""Share of the rounds of every fixed depth that lie in steps with prompts, from which on such steps count."""
+"""Share of the rounds of every fixed depth above 0 that lie in steps with prompts, from which on such steps count."""
 
 
 class Kind(NamedTuple):
@@ -106,7 +108,6 @@ class _Family:
     """Cells that differ in depth alone."""
 
     def __init__(self, cells: Sequence[CellResult]) -> None:
-        self.cells = cells
         estimates = cells[0].estimates
         self.confidence = estimates.confidence
         prompts = set.intersection(*(set(cell.estimates.sums.prompt_ids) for cell in cells))
@@ -115,10 +116,15 @@ class _Family:
         self.weights: Floats = np.vstack([resampled, np.ones(self.num_prompts)])
         """[R + 1, P]."""
         rounds = [decode_rounds(cell.record.requests, self.rows) for cell in cells]
-        fixed = [each for cell, each in zip(cells, rounds, strict=True) if fixed_depth(cell) is not None]
-        if not all(len(each.size) and each.reads_prompts.mean() >= MOSTLY for each in fixed):
+        among_prompts = [bool(len(each.size)) and each.reads_prompts.mean() >= MOSTLY for each in rounds]
+        drafting = [place for place, cell in enumerate(cells) if fixed_depth(cell)]
+        left_out = []
+        if len(drafting) < 2 or not all(among_prompts[place] for place in drafting):
             rounds = [each.where(~each.reads_prompts) for each in rounds]
-        self.rounds = rounds
+        else:
+            left_out = [place for place, cell in enumerate(cells) if cell.is_baseline and not among_prompts[place]]
+        self.cells = [cell for place, cell in enumerate(cells) if place not in left_out]
+        self.rounds = [each for place, each in enumerate(rounds) if place not in left_out]
         found = (zip(rounds.reads_prompts, rounds.size, strict=True) for rounds in self.rounds)
         self.kinds = sorted({Kind(bool(reads), int(size)) for each in found for reads, size in each})
 
