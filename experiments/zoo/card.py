@@ -50,7 +50,7 @@ def _opening(settings: Settings, numbers: Numbers) -> str:
         ("target/ (MTP)", "mtp", f"one layer, `model.layers.{sizes.target.num_layers}.*`, num_nextn_predict_layers 1"),
         ("eagle/", "eagle", "EAGLE layout, the target's embedding and output matrix"),
         ("eagle3/", "eagle3", f"speculators layout, aux layers {sizes.aux_layers}, draft vocabulary {sizes.draft_vocab_size}"),
-        ("peagle/", "peagle", f"as eagle3/, drafts in parallel; mask token {END_OF_TEXT_ID}"),
+        ("peagle/", "peagle", f"as eagle3/, smaller: intermediate {sizes.parallel_intermediate_size}, draft vocabulary {sizes.parallel_draft_vocab_size}; mask token {END_OF_TEXT_ID}"),
         ("draft_model/", "draft_model", f"Llama, {_shape(sizes.draft_model)}, tied embeddings"),
     ]  # fmt: skip
     table = "\n".join(

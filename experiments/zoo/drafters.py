@@ -56,10 +56,13 @@ def make_drafter(kind: str, settings: Settings, target: TargetModel, data: Train
     elif kind == "mtp":
         head = MtpHead(MtpConfig.for_target(target), target)
     else:
-        changes["aux_layers"], ids = sizes.aux_layers, frequent_tokens(settings, data)
+        changes["aux_layers"] = sizes.aux_layers
         if kind == "eagle3":
+            ids = frequent_tokens(settings, data, sizes.draft_vocab_size)
             head = Eagle3Head(Eagle3Config.for_target(target, len(ids), **changes), target, draft_token_ids=ids)
         else:
+            changes["intermediate_size"] = sizes.parallel_intermediate_size
+            ids = frequent_tokens(settings, data, sizes.parallel_draft_vocab_size)
             # a token after which nothing is known of the text
             config = PEagleConfig.for_target(target, len(ids), mask_token_id=END_OF_TEXT_ID, **changes)
             head = PEagleHead(config, target, draft_token_ids=ids)
@@ -105,10 +108,26 @@ def _initialize(head: Head) -> None:
 
 
 def start_from(head: PEagleHead, eagle3: Eagle3Head) -> None:
-    """Give a head the weights and the vocabulary of an EAGLE-3 head of its sizes; its mask_hidden stays."""
-    assert eagle3.draft_to_target is not None
-    head.register_vocabulary(eagle3.draft_to_target)
-    head.load_state_dict(eagle3.state_dict() | {MASK_HIDDEN: head.mask_hidden})
+    """Give a head the weights of an EAGLE-3 head of one layer, as far as its sizes go; its mask_hidden stays.
+
+    It keeps its own vocabulary, whose tokens must be among the other's, and of the feed-forward's units those with the
+    largest weights.
+    """
+    assert eagle3.draft_to_target is not None and head.draft_to_target is not None
+    weights = dict(eagle3.named_parameters())
+    place = torch.full((head.target.vocab_size,), -1, device=eagle3.draft_to_target.device)
+    place[eagle3.draft_to_target] = torch.arange(len(eagle3.draft_to_target), device=place.device)
+    rows = place[head.draft_to_target]
+    assert bool((rows >= 0).all()), "a token that the EAGLE-3 head cannot propose"
+    weights["lm_head.weight"] = weights["lm_head.weight"][rows]
+    gate, up, down = (f"layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
+    sizes = weights[gate].float().norm(dim=1) * weights[up].float().norm(dim=1) * weights[down].float().norm(dim=0)
+    units = sizes.topk(head.config.layer.intermediate_size).indices.sort().values
+    weights |= {gate: weights[gate][units], up: weights[up][units], down: weights[down][:, units]}
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            if name != MASK_HIDDEN:
+                parameter.copy_(weights[name])
 
 
 def save_mtp_layer(head: Head, settings: Settings) -> None:
@@ -117,14 +136,14 @@ def save_mtp_layer(head: Head, settings: Settings) -> None:
     save_file(head.state_dict_public(), settings.mtp_path)
 
 
-def frequent_tokens(settings: Settings, data: TrainingData) -> Tensor:
-    """[V_draft] the most frequent token ids of sampled text and corpus, ascending."""
+def frequent_tokens(settings: Settings, data: TrainingData, number: int) -> Tensor:
+    """[number] the most frequent token ids of sampled text and corpus, ascending."""
     vocab_size = settings.sizes.vocab_size
     sampled = np.bincount(load_sampled(settings).ravel() % GIVEN, minlength=vocab_size).astype(np.float64)
     corpus = np.bincount(data.tokens, minlength=vocab_size).astype(np.float64)
     share = settings.sizes.sampled_share
     frequency = share * sampled / sampled.sum() + (1 - share) * corpus / corpus.sum()
-    ids = np.argsort(-frequency, kind="stable")[: settings.sizes.draft_vocab_size]
+    ids = np.argsort(-frequency, kind="stable")[:number]
     kept = frequency[ids].sum()
     print(f"draft vocabulary: the {len(ids)} most frequent tokens are {kept:.2%} of the text", flush=True)
     return torch.from_numpy(np.sort(ids))

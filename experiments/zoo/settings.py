@@ -31,6 +31,9 @@ class Sizes:
     head_intermediate_size: int = 1024
     aux_layers: tuple[int, ...] = (2, 5, 7)
     draft_vocab_size: int = 4096
+    parallel_intermediate_size: int = 256
+    """Of the P-EAGLE head, which is small, so that all built-in models together stay so."""
+    parallel_draft_vocab_size: int = 1536
     num_unrolled: int = 4
     """Draft steps a head is trained on; K of the acceptance lengths reported."""
     max_documents: int | None = None
@@ -60,6 +63,8 @@ SMOKE_SIZES = Sizes(
     head_intermediate_size=96,
     aux_layers=(1, 2, 3),
     draft_vocab_size=256,
+    parallel_intermediate_size=48,
+    parallel_draft_vocab_size=128,
     num_unrolled=3,
     max_documents=150,
     num_generated=150,
