@@ -114,7 +114,7 @@ def start_from(head: PEagleHead, eagle3: Eagle3Head) -> None:
     largest weights.
     """
     assert eagle3.draft_to_target is not None and head.draft_to_target is not None
-    weights = dict(eagle3.named_parameters())
+    weights: dict[str, Tensor] = dict(eagle3.named_parameters())
     place = torch.full((head.target.vocab_size,), -1, device=eagle3.draft_to_target.device)
     place[eagle3.draft_to_target] = torch.arange(len(eagle3.draft_to_target), device=place.device)
     rows = place[head.draft_to_target]
