@@ -97,23 +97,27 @@ def test_a_change_of_depth_costs_time_that_no_depth_has():
     assert sum(depth == 2 for depth in taken[500:]) > 0.9 * 2500
 
 
-def test_steps_that_read_prompts_are_learned_from_too():
+@pytest.mark.parametrize("tokens", [(1, 400), (198, 203), (200, 201)], ids=["some", "alike", "same"])
+def test_steps_that_read_prompts_are_learned_from_too(tokens):
     """With many requests in flight every step reads prompts, and no two have quite the same size. Would catch a planner
     that learns from other steps alone, or from steps of one size, and stays at the depth of a calibration that is too
-    flat; and one that takes the time of prompts for that of drafts, which makes deep drafts look cheap."""
+    flat; one that takes the time of prompts for that of drafts, which makes deep drafts look cheap; and noise taken for
+    the time of a prompt token where their number hardly varies."""
     generator = np.random.default_rng(5)
     made, times = Planner(K), tuple(1 + 0.3 * depth for depth in range(K + 1))
     made.prepare(lambda depths: StepTimes((1,), ((1.0, 1.05, 1.1, 1.15, 1.2),)))
     taken = []
     for step in range(3000):
-        num_requests, num_tokens = int(generator.integers(100, 129)), int(generator.integers(1, 400))
+        num_requests, num_tokens = int(generator.integers(100, 129)), int(generator.integers(*tokens))
         depth = made.choose(num_requests)
         accepted = (min(depth, 3 if step % 2 else 0), min(depth, 1))
-        made.learn(num_requests, depth, accepted, times[depth] + 0.01 * num_tokens, num_tokens)
+        seconds = (times[depth] + 0.01 * num_tokens) * generator.normal(1, 0.02)
+        made.learn(num_requests, depth, accepted, seconds, num_tokens)
         taken.append(depth)
     best = best_by_hand(times, (0.75, 0.25, 0.25, 0.0))
     assert taken[0] == K and sum(depth == best for depth in taken[1500:]) > 0.9 * 1500
-    assert [made.seconds(110, depth) for depth in (0, 1, 2)] == pytest.approx(times[:3], rel=0.05)
+    if tokens[1] > 2 * tokens[0]:
+        assert [made.seconds(110, depth) for depth in (0, 1, 2)] == pytest.approx(times[:3], rel=0.1)
 
 
 @pytest.mark.parametrize("rates", [(0.8, 0.8, 0.8, 0.8), (0.7, 0.5, 0.3, 0.2), (0.2, 0.2, 0.2, 0.2)], ids=str)

@@ -34,6 +34,8 @@ INTERRUPTED = 8.0
 """Steps that take this many times their calibration were interrupted and are ignored."""
 LEAST_SHARE = 1 / 3
 """Of its calibration, that a step is expected to take at least."""
+LEAST_SPREAD = 0.1
+"""Of their mean, by which prompt tokens must vary from step to step before that says what one takes."""
 
 
 class _Beside:
@@ -51,6 +53,11 @@ class _Beside:
         self._mean_tokens += more_tokens / self._num
         left = num_tokens - self._mean_tokens
         return more_s * left, more_tokens * left
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """(seconds, prompt tokens)."""
+        return self._mean_s, self._mean_tokens
 
     def towards(self, other_s: float, token_s: float) -> float:
         """The mean without the prompts, drawn towards another one while few steps were seen.
@@ -75,8 +82,10 @@ class Planner:
         """By group of batch sizes and depth, by group, and of all steps."""
         self._covariance, self._variance = 0.0, 0.0
         """Of seconds and prompt tokens, and of prompt tokens, among steps of one group and depth."""
+        self._with_prompts = _Beside()
+        """Of steps that read prompts."""
         self._num_steps, self._depth_before, self._read_prompts = 0, -1, False
-        """Of the step that was read last: its depth, and whether it read prompts too."""
+        """Of the last step with rounds that was read: its depth, and whether it read prompts too."""
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
         """Measure step times of some depths, the clock stopped, unless they are known."""
@@ -126,8 +135,15 @@ class Planner:
 
     @property
     def _token_s(self) -> float:
-        """Seconds that a prompt token adds to a step; 0 while steps do not tell."""
-        return max(0.0, self._covariance / self._variance) if self._variance else 0.0
+        """Seconds that a prompt token adds to a step; 0 while no step has read one.
+
+        Where their number hardly varies nothing tells it from what else a step takes, which then all counts as theirs.
+        """
+        mean_s, mean_tokens = self._with_prompts.means
+        if not mean_tokens:
+            return 0.0
+        weight = STEPS_KEPT * (LEAST_SPREAD * mean_tokens) ** 2
+        return max(0.0, (self._covariance + weight * mean_s / mean_tokens) / (self._variance + weight))
 
     def learn(
         self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int = 0
@@ -148,8 +164,10 @@ class Planner:
         calibrated, expected_s = self._times.at(num_requests, depth), self.seconds(num_requests, depth)
         if seconds >= INTERRUPTED * calibrated:
             return
-        if self._variance or not num_prompt_tokens:
+        if self._with_prompts.means[1] or not num_prompt_tokens:
             seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
+        if num_prompt_tokens:
+            self._with_prompts.add(seconds - calibrated, num_prompt_tokens)
         for kind in _kinds(num_requests, depth):
             added = self._beside.setdefault(kind, _Beside()).add(seconds - calibrated, num_prompt_tokens)
         self._covariance = (1 - 1 / STEPS_KEPT) * self._covariance + added[0]
