@@ -51,9 +51,9 @@ def _run(options: argparse.Namespace) -> int:
     return SUCCESS if status.is_alive or is_whole else FAILED
 
 
-def _lost(folder: Path, status: RunStatus) -> LostFiles:
+def _lost(folder: Path, status: RunStatus, reads: bool = True) -> LostFiles:
     """What is lost of a run; a run that goes on writes its files, and reading them would disturb what it measures."""
-    return LostFiles() if status.is_alive else lost_files(folder, status.num_finished)
+    return LostFiles() if status.is_alive else lost_files(folder, status.num_finished, reads)
 
 
 def _all_runs() -> list[str]:
@@ -66,7 +66,8 @@ def _all_runs() -> list[str]:
             unreadable.append(str(error))
             continue
         if status is not None:
-            lost = _lost(path.parent, status)
+            # many runs may be large, and another one may be measuring here
+            lost = _lost(path.parent, status, reads=False)
             line = f"{path.parent.name}: {_state(status, lost)}; {_cells(status, lost)}"
             found.append((status.updated_unix_s, line))
     return [line for _, line in sorted(found, reverse=True)] + unreadable
@@ -79,14 +80,18 @@ def _state(status: RunStatus, lost: LostFiles) -> str:
     return state + "".join(f", files {word}: {len(paths)}" for word, paths in files if paths)
 
 
+def _num_done(status: RunStatus, lost: LostFiles) -> int:
+    """Cells that did not fail and whose records are there."""
+    num_whole = status.num_finished if lost.num_whole is None else min(lost.num_whole, status.num_finished)
+    return max(0, num_whole - status.num_failed)
+
+
 def _num_left(status: RunStatus, lost: LostFiles) -> int:
-    """Cells that are not finished, or whose record is lost."""
-    return min(status.num_cells - status.num_failed, status.num_cells - status.num_finished + len(lost.cells))
+    return status.num_cells - status.num_failed - _num_done(status, lost)
 
 
 def _cells(status: RunStatus, lost: LostFiles) -> str:
-    left = _num_left(status, lost)
-    done = status.num_cells - status.num_failed - left
+    done, left = _num_done(status, lost), _num_left(status, lost)
     return f"{done} of {status.num_cells} cells done, {status.num_failed} failed, {left} left"
 
 

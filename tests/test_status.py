@@ -15,6 +15,7 @@ import pytest
 from experiments import replay, report, reproduce
 from experiments import status as command
 from harness.cli.command_line import CommandParser
+from harness.records.files import SUFFIX, read_cell
 from harness.records.run_status import DONE, RUNNING, STATUS, STOPPED, RunStatus, read_status
 from harness.records.runs import CELLS, MANIFEST, RUNS
 from harness.sweep.supervisor import Supervisor
@@ -156,6 +157,19 @@ def test_a_run_whose_records_are_lost_is_not_done(tmp_path, monkeypatch, capsys)
     assert command.main([str(run)]) == report.main([str(run), "--format", "csv"]) == 2
     (run / MANIFEST).unlink()
     assert command.main([str(run)]) == 2 and f"missing: {MANIFEST}\n" in capsys.readouterr().out
+
+
+def test_a_failure_that_a_run_took_back_is_not_lost(tmp_path, capsys):
+    """Stopped after --retry-failed has taken the failed record away. Would catch files to bring back that the run
+    itself removed, and a cell that is counted as left twice."""
+    Supervisor(plan_on("Raises", tmp_path), Counting(), []).run()
+    records = {path: read_cell(path) for path in (tmp_path / CELLS).glob(f"*{SUFFIX}")}
+    (failed,) = (path for path, record in records.items() if record.has_failed)
+    failed.unlink()
+    replace(read_status(tmp_path), state=STOPPED, num_finished=2, num_failed=0).write(tmp_path)
+    assert command.main([str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "2 of 3 cells done, 0 failed, 1 left\n" in shown and "missing" not in shown
 
 
 def test_a_run_that_loads_is_found_and_so_is_one_whose_cells_all_failed(tmp_path, capsys):

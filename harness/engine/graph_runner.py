@@ -250,7 +250,7 @@ def step_sizes(
     one of the groups of rows that `max_prefill_tokens_with_decodes` fills (None: no limit).
 
     Where depths are chosen every size is captured for each depth, so there are no halfway sizes and none below
-    MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 76 graphs more, 2 s at 27 ms each with the built-in
+    MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 75 graphs more, 2 s at 27 ms each with the built-in
     models. Halfway sizes save 1/6 of the arithmetic of prompts, 3 us a token at Llama-3-8B's shape on an H100: 2 s of
     that are 600,000 prompt tokens.
 

@@ -57,7 +57,7 @@ STEPS_UNDER_WAY = 2
 class Results:
     """Where the results of steps arrive on the host: pinned memory and an event for each step under way, used in turn.
 
-    No step asks for either.
+    Only the first step of a shape asks for them.
     """
 
     def __init__(self) -> None:

@@ -5,8 +5,8 @@ them, give for each depth K the tokens of a round, L(K), and for each number B o
 t(B, K), apart for steps that read prompts too. These count where nearly all rounds with drafts are in such steps, as
 with many requests in flight: what is read of prompts for each token that is emitted is then the same at every depth.
 Plain decoding is left out there unless its steps do so too: requests of one length that begin together also end
-together, and their prompts are read in few steps. Two optima follow, in tokens per second of the rounds behind a
-request's first:
+together, and their prompts are read in few steps. Then the optimum is over the fixed depths with drafts, and nothing is
+bounded by rows. Two optima follow, in tokens per second of the rounds behind a request's first:
 
 - by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
 - by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
@@ -225,7 +225,7 @@ class _Family:
         """[R + 1, S] seconds of a token where every round stops where its rows say; None where that is not known."""
         deepest = max(self.cells, key=lambda cell: fixed_depth(cell) or 0)
         depth = fixed_depth(deepest)
-        if not depth or deepest["verification"] != "probabilistic":
+        if not depth or deepest["verification"] != "probabilistic" or 0 not in self._fixed:
             return None
         found = [
             (self.rows[request.prompt_id], item.position_bounds)

@@ -46,7 +46,8 @@ class Finished:
 
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class WrittenFiles:
@@ -65,9 +66,15 @@ class WrittenFiles:
                 finished = finished_of(path)
                 if finished is None:
                     continue
-                for name, digest in finished.files.items():
+                for stated, digest in finished.files.items():
+                    # of this folder, whatever a file from elsewhere says
+                    name = Path(stated).name
                     self._digests.setdefault(name, []).append(digest)
                     self._names.setdefault(finished.cell_id, {})[name] = None
+
+    def expects(self, cell_id: str) -> bool:
+        """Whether a record of a cell should be there: the run has finished it, or left no word of any."""
+        return cell_id in self._names or not self._names
 
     def names(self, cell_id: str) -> tuple[str, ...]:
         """The files of a cell; only its record where no digest is known."""

@@ -19,18 +19,21 @@ class LostFiles:
 
     missing: tuple[Path, ...] = ()
     damaged: tuple[Path, ...] = ()
-    cells: frozenset[str] = frozenset()
-    """Ids of the cells that a file is lost of."""
     leaves_records: bool = True
     """Whether a record is there, damaged or not."""
+    num_whole: int | None = None
+    """Cells that nothing is lost of; None where nothing was looked for."""
 
 
-def lost_files(folder: Path, num_finished: int) -> LostFiles:
+def lost_files(folder: Path, num_finished: int, reads: bool = True) -> LostFiles:
     """Compare the files of a run that has ended with its manifest and with what it wrote.
+
+    A record that the run took away itself, to run a failed cell again, is not lost.
 
     Args:
         folder: of the run.
         num_finished: cells of which it has written a record; with any there is a manifest.
+        reads: whether files are read, which takes as long as they are large; else only missing ones are found.
     """
     cells, missing, damaged = folder / CELLS, list[Path](), list[Path]()
     there = [path.name.removesuffix(SUFFIX) for path in sorted(cells.glob(f"*{SUFFIX}"))]
@@ -42,17 +45,18 @@ def lost_files(folder: Path, num_finished: int) -> LostFiles:
     if num_finished and not (folder / MANIFEST).exists():
         missing.append(folder / MANIFEST)
     written, lost = WrittenFiles(cells), set[str]()
-    for cell_id in dict.fromkeys(listed):
+    expected = [each for each in dict.fromkeys(listed) if each in there or written.expects(each)]
+    for cell_id in expected:
         for path in (cells / name for name in written.names(cell_id)):
-            found = missing if not path.is_file() else damaged if _is_damaged(path, written) else None
+            found = missing if not path.is_file() else damaged if reads and _is_damaged(path, written) else None
             if found is not None:
                 found.append(path)
                 lost.add(cell_id)
     return LostFiles(
         missing=tuple(path.relative_to(folder) for path in missing),
         damaged=tuple(path.relative_to(folder) for path in damaged),
-        cells=frozenset(lost),
         leaves_records=not num_finished or not {*listed}.isdisjoint(there),
+        num_whole=len(expected) - len(lost),
     )
 
 

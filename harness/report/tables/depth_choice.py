@@ -18,7 +18,7 @@ from harness.report.table import Entry, Table
 NOTES = (
     "Of the steps that read no prompt: output tokens / time; of all in which requests decode, where nine rounds of ten "
     "are in steps that read prompts too at every fixed depth with drafts, as with many requests in flight, and without "
-    "the line of no drafts where its steps read none. best by batch: at each "
+    "no drafts, as a line and among the best, where their steps seldom do. best by batch: at each "
     "number of decoding requests the fixed depth with most tokens per second, no drafts included, by the cells of "
     "fixed depth; the cell's tokens / the time that they would have taken at it. share: the cell's throughput / that. "
     "Depths are chosen on the same data, which overstates the best a little.",
