@@ -118,7 +118,11 @@ def start_from(head: PEagleHead, eagle3: Eagle3Head) -> None:
     place = torch.full((head.target.vocab_size,), -1, device=eagle3.draft_to_target.device)
     place[eagle3.draft_to_target] = torch.arange(len(eagle3.draft_to_target), device=place.device)
     rows = place[head.draft_to_target]
-    assert bool((rows >= 0).all()), "a token that the EAGLE-3 head cannot propose"
+    if int(rows.min()) < 0:
+        raise ValueError(
+            f"P-EAGLE head: expected a draft vocabulary within that of the EAGLE-3 head it starts from, found "
+            f"{int((rows < 0).sum())} tokens beside it; train eagle3 on the same data, or move its folder away"
+        )
     weights["lm_head.weight"] = weights["lm_head.weight"][rows]
     gate, up, down = (f"layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
     sizes = weights[gate].float().norm(dim=1) * weights[up].float().norm(dim=1) * weights[down].float().norm(dim=0)

@@ -43,21 +43,16 @@ class _Beside:
     older ones count less."""
 
     def __init__(self) -> None:
-        self._num, self._mean_s, self._mean_tokens = 0.0, 0.0, 0.0
+        self._num, self.mean_s, self.mean_tokens = 0.0, 0.0, 0.0
 
     def add(self, seconds: float, num_tokens: int) -> tuple[float, float]:
         """Take in a step; returns what it adds to the covariance of both and to the variance of the tokens."""
         self._num = min(self._num + 1, STEPS_KEPT)
-        more_s, more_tokens = seconds - self._mean_s, num_tokens - self._mean_tokens
-        self._mean_s += more_s / self._num
-        self._mean_tokens += more_tokens / self._num
-        left = num_tokens - self._mean_tokens
+        more_s, more_tokens = seconds - self.mean_s, num_tokens - self.mean_tokens
+        self.mean_s += more_s / self._num
+        self.mean_tokens += more_tokens / self._num
+        left = num_tokens - self.mean_tokens
         return more_s * left, more_tokens * left
-
-    @property
-    def means(self) -> tuple[float, float]:
-        """(seconds, prompt tokens)."""
-        return self._mean_s, self._mean_tokens
 
     def towards(self, other_s: float, token_s: float) -> float:
         """The mean without the prompts, drawn towards another one while few steps were seen.
@@ -66,7 +61,7 @@ class _Beside:
             other_s: the other one.
             token_s: seconds of a prompt token.
         """
-        own_s = self._mean_s - token_s * self._mean_tokens
+        own_s = self.mean_s - token_s * self.mean_tokens
         return (self._num * own_s + STEPS_TRUSTED * other_s) / (self._num + STEPS_TRUSTED)
 
 
@@ -82,8 +77,8 @@ class Planner:
         """By group of batch sizes and depth, by group, and of all steps."""
         self._covariance, self._variance = 0.0, 0.0
         """Of seconds and prompt tokens, and of prompt tokens, among steps of one group and depth."""
-        self._with_prompts = _Beside()
-        """Of steps that read prompts."""
+        self._with_prompts, self._token_s = _Beside(), 0.0
+        """Of steps that read prompts; seconds that a prompt token adds to a step."""
         self._num_steps, self._depth_before, self._read_prompts = 0, -1, False
         """Of the last step with rounds that was read: its depth, and whether it read prompts too."""
 
@@ -127,23 +122,11 @@ class Planner:
         """Expected seconds of a step."""
         assert self._times is not None, "prepare comes first"
         calibrated = self._times.at(num_requests, depth)
-        beside_s, token_s = 0.0, self._token_s
+        beside_s = 0.0
         for kind in _kinds(num_requests, depth):
             if kind in self._beside:
-                beside_s = self._beside[kind].towards(beside_s, token_s)
+                beside_s = self._beside[kind].towards(beside_s, self._token_s)
         return max(calibrated + beside_s, calibrated * LEAST_SHARE)
-
-    @property
-    def _token_s(self) -> float:
-        """Seconds that a prompt token adds to a step; 0 while no step has read one.
-
-        Where their number hardly varies nothing tells it from what else a step takes, which then all counts as theirs.
-        """
-        mean_s, mean_tokens = self._with_prompts.means
-        if not mean_tokens:
-            return 0.0
-        weight = STEPS_KEPT * (LEAST_SPREAD * mean_tokens) ** 2
-        return max(0.0, (self._covariance + weight * mean_s / mean_tokens) / (self._variance + weight))
 
     def learn(
         self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int = 0
@@ -164,7 +147,7 @@ class Planner:
         calibrated, expected_s = self._times.at(num_requests, depth), self.seconds(num_requests, depth)
         if seconds >= INTERRUPTED * calibrated:
             return
-        if self._with_prompts.means[1] or not num_prompt_tokens:
+        if self._with_prompts.mean_tokens or not num_prompt_tokens:
             seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
         if num_prompt_tokens:
             self._with_prompts.add(seconds - calibrated, num_prompt_tokens)
@@ -172,6 +155,19 @@ class Planner:
             added = self._beside.setdefault(kind, _Beside()).add(seconds - calibrated, num_prompt_tokens)
         self._covariance = (1 - 1 / STEPS_KEPT) * self._covariance + added[0]
         self._variance = (1 - 1 / STEPS_KEPT) * self._variance + added[1]
+        self._token_s = self._seconds_of_a_prompt_token()
+
+    def _seconds_of_a_prompt_token(self) -> float:
+        """0 while no step has read one.
+
+        Where their number hardly varies nothing tells their time from what else a step takes, which then all counts as
+        theirs.
+        """
+        mean_s, mean_tokens = self._with_prompts.mean_s, self._with_prompts.mean_tokens
+        if not mean_tokens:
+            return 0.0
+        weight = STEPS_KEPT * (LEAST_SPREAD * mean_tokens) ** 2
+        return max(0.0, (self._covariance + weight * mean_s / mean_tokens) / (self._variance + weight))
 
 
 def _kinds(num_requests: int, depth: int) -> tuple[tuple[int, ...], ...]:

@@ -2,8 +2,8 @@
 
 Rows are as wide as those of rounds, and every one that attention takes alone reads all keys before it once more: at one
 token a row a prompt of L tokens would read L^2 / 2 keys a layer. So rows of a prompt come in groups that attention
-reads as one row; all other layers know tokens alone. What a prompt leaves of its last group are rows of zeros behind
-it, in its own slot, as zeros fill up a row: nobody looks there before something valid has been written.
+reads as one row; all other layers know tokens alone. Where a prompt does not fill its last group, rows of token 0
+follow it in its slot. Their keys lie behind the prompt, where no query attends before other tokens have replaced them.
 """
 
 from __future__ import annotations
