@@ -107,7 +107,7 @@ class DepthByAccepted(DepthByBatch):
         self.num_steps += 1
         return (self.num_accepted + self.num_steps) % 4
 
-    def learn(self, num_requests, depth, num_accepted, seconds):
+    def learn(self, num_requests, depth, num_accepted, seconds, num_prompt_tokens):
         self.num_accepted += sum(num_accepted)
 
 
