@@ -41,7 +41,7 @@ READ = {"fused": True, "graphs": True}
 
 def engine(kind, num_drafts, **options):
     """Whose slots are as long as they must be."""
-    capacity = LONGEST + NUM_NEW + draft_slack(num_drafts)
+    capacity = LONGEST + NUM_NEW + draft_slack(num_drafts, graphs=True)
     settings = {"num_speculative_tokens": num_drafts, "capacity": capacity, "max_new_tokens": NUM_NEW}
     return tiny_engine(kind, **settings | options)
 
@@ -189,7 +189,7 @@ def test_rows_of_a_group_follow_one_another_and_lie_in_their_slots():
         assert torch.equal(starts[:, 1:] - starts[:, :-1], step)
         # what a slot has beyond its prompt is as long as draft_slack makes it
         ends = torch.tensor([lengths[int(slot)] for slot in rows[:, 0]])
-        assert (rows[:, 1] + width <= ends + draft_slack(depth)).all()
+        assert (rows[:, 1] + width <= ends + draft_slack(depth, graphs=True)).all()
         for chunk in chunks:
             own = rows[rows[:, 0] == chunk.sequence.slot]
             num_tokens = chunk.stop - chunk.start

@@ -53,11 +53,12 @@ class EngineSettings:
     alone."""
 
 
-def draft_slack(num_speculative_tokens: int, tree: Tree | DynamicTree | None = None) -> int:
-    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous, or what a
-    prompt leaves empty of its last group of rows.
+def draft_slack(num_speculative_tokens: int, tree: Tree | DynamicTree | None = None, graphs: bool = False) -> int:
+    """Tokens that a slot must hold beyond prompt and output: two rounds, both of which may prove superfluous.
 
-    A dynamic tree is chosen from more nodes than it has, which the drafter's slots must hold.
+    A dynamic tree is chosen from more nodes than it has, which the drafter's slots must hold. With `graphs` also what a
+    prompt leaves empty of its last group of rows.
     """
     num_read = tree.num_read if isinstance(tree, DynamicTree) else 0
-    return max(2 * (max(num_speculative_tokens, num_read) + 1), GROUP_TOKENS)
+    rounds = 2 * (max(num_speculative_tokens, num_read) + 1)
+    return max(rounds, GROUP_TOKENS) if graphs else rounds

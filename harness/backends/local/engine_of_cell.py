@@ -203,7 +203,8 @@ class EngineOfCell:
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None, core: Core | None = None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency
         has_drafts, has_terms = not cell.is_baseline, not cell.is_baseline and not cell.drafts_tree
-        capacity = self._limit + draft_slack(num_tokens, cell.drafting.tree_shape if cell.drafts_tree else None)
+        tree = cell.drafting.tree_shape if cell.drafts_tree else None
+        capacity = self._limit + draft_slack(num_tokens, tree, self.uses_graphs)
         shape = DrafterShape(num_slots, capacity, num_tokens, target.vocab_size)
         drafter = build_drafter(cell, target, loaded_head, shape)
         decoding = cell.decoding
