@@ -133,7 +133,8 @@ def toy_engine(
     parallel: whether all drafts of a round come from one forward.
     """
     num_speculative_tokens = num_speculative_tokens if tree is None else tree.num_nodes
-    capacity = LONGEST_PROMPT + max_new_tokens + draft_slack(num_speculative_tokens, graphs=options.get("graphs", False))
+    slack = draft_slack(num_speculative_tokens, graphs=options.get("graphs", False))
+    capacity = LONGEST_PROMPT + max_new_tokens + slack
     shape = DrafterShape(num_slots, capacity, num_speculative_tokens, target.shape[0])
     settings = EngineSettings(
         num_slots=num_slots,
