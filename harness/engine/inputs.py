@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from harness.engine.row_groups import rows_for, rows_of_group
+from harness.engine.row_groups import rows_of_group, tokens_of_group
 from harness.engine.slots import DECODES, ENDS_PROMPT, NOT_DECIDING, PromptPart, StepInputs
 from harness.engine.step_plan import Chunk, StepPlan
 from harness.models.fused.row_groups import RowGroups
@@ -58,19 +58,18 @@ def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, sp
     Returns:
         [5 * B + P * (2 + T + 1)], in parts: see `fields_and_rows`.
     """
-    width, group = depth + 1, rows_of_group(depth + 1)
+    width = depth + 1
+    group = tokens_of_group(width) if plan.chunks else 0
     rows: list[list[int]] = []
     ends = {}
     for chunk in plan.chunks:
-        slot, token_ids = chunk.sequence.slot, chunk.sequence.request.token_ids
-        starts = range(chunk.start, chunk.stop, width)
-        rows += [[slot, start, *token_ids[start : start + width + 1]] for start in starts[:-1]]
-        rows.append([slot, starts[-1], *_tokens(chunk, starts[-1], width)])
+        slot, start, num_tokens = chunk.sequence.slot, chunk.start, chunk.stop - chunk.start
+        num_places = -(-num_tokens // group) * group
+        tokens = [*chunk.sequence.request.token_ids[start : chunk.stop + 1]]
+        tokens += [0] * (num_places + 1 - len(tokens))
         if chunk.ends_prompt:
-            last_row, column = len(rows) - 1, (chunk.stop - chunk.start - 1) % width
-            ends[slot] = (num_slots + last_row) * width + column
-        num_empty = -len(starts) % group
-        rows += [[slot, starts[-1] + row * width, *[0] * (width + 1)] for row in range(1, num_empty + 1)]
+            ends[slot] = (num_slots + len(rows)) * width + num_tokens - 1
+        rows += [[slot, start + at, *tokens[at : at + width + 1]] for at in range(0, num_places, width)]
     assert len(rows) <= num_prompt_rows
     values = np.zeros(num_input_values(depth, num_slots, num_prompt_rows), dtype=np.int64)
     _write_fields(values[: 5 * num_slots].reshape(5, num_slots), plan, ends)
@@ -97,7 +96,10 @@ def fields_and_rows(values: Tensor, depth: int, num_slots: int, num_prompt_rows:
 
 def num_rows(plan: StepPlan, depth: int) -> int:
     """Rows that the prompts of a plan need."""
-    return sum(rows_for(chunk.stop - chunk.start, depth + 1) for chunk in plan.chunks)
+    if not plan.chunks:
+        return 0
+    group = tokens_of_group(depth + 1)
+    return sum(-(-(chunk.stop - chunk.start) // group) for chunk in plan.chunks) * (group // (depth + 1))
 
 
 def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = None) -> StepInputs:
