@@ -80,7 +80,10 @@ def test_a_damaged_manifest_is_read_or_refused(tmp_path):
         path.write_bytes(found.text)
         read_or_refused(lambda: run_page(read_results(folder), (), ()), str(folder))
 
+    whole = json.loads(path.read_text())
     check()
+    path.write_text(json.dumps(whole | {"skipped": [{"cell": True}]}))
+    assert read_or_refused(lambda: read_results(folder), f"{path}: ") is None
 
 
 @pytest.mark.parametrize(

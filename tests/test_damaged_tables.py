@@ -114,7 +114,10 @@ def test_a_damaged_status_is_told_or_refused(tmp_path, capsys):
             numbers = told.out.removeprefix(str(tmp_path)).replace("device-hours", "").replace("--retry-failed", "")
             assert " cells done" in numbers and "-" not in numbers
 
+    whole = json.loads((tmp_path / STATUS).read_text())
     check()
+    (tmp_path / STATUS).write_text(json.dumps(whole | {"elapsed_s": 1e308}))
+    assert command.main([str(tmp_path)]) == 2 and "elapsed_s: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["host", "pid", "updated_unix_s"])

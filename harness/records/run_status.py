@@ -17,6 +17,8 @@ STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
 _OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "has_pace", "command"}
 """Fields that the first version did not write."""
+_LARGEST = 1e15
+"""Of its numbers; products of two such are still numbers."""
 SILENT_S = 120.0
 """A run that has not written for so long has ended, if its process cannot be asked."""
 
@@ -99,9 +101,10 @@ def read_status(folder: Path) -> RunStatus | None:
         if missing:
             raise ValueError(f"expected {', '.join(sorted(missing))}, found none")
         status: RunStatus = typed(RunStatus, data)
-        negative = [name for name, value in data.items() if isinstance(value, int | float) and value < 0]
-        if status.state not in (RUNNING, DONE, STOPPED) or negative:
-            name = negative[0] if negative else "state"
+        numbers = {name: value for name, value in data.items() if isinstance(value, int | float)}
+        wrong = [name for name, value in numbers.items() if not 0 <= value <= _LARGEST]
+        if status.state not in (RUNNING, DONE, STOPPED) or wrong:
+            name = wrong[0] if wrong else "state"
             raise ValueError(f"{name}: expected what a run writes, found {shown(data[name])}")
         if not status.num_failed <= status.num_finished <= status.num_cells:
             raise ValueError("expected as many failed cells as finished ones at most, and these as all, found others")

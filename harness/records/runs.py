@@ -169,6 +169,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             raise InconsistentRecordError(unreadable(manifest["schema_version"], READABLE_MANIFESTS))
         for name in manifest.keys() & _FIELDS.keys():
             at(name, typed, _FIELDS[name], manifest[name])
+        for index, item in enumerate(manifest.get("skipped", ())):
+            at(f"skipped.{index}.cell", typed, Mapping[str, Any] | None, item.get("cell"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected a run's manifest; {error}") from error
     return manifest
