@@ -76,6 +76,34 @@ def eagle3_layer(features: Tensor, embedded: Tensor, weights: Weights, config) -
     return states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
 
 
+def dflash_block(joined: Tensor, token_ids: Tensor, head, embedding: Tensor) -> Tensor:
+    """[K + 1, V_draft] logits of a block after [T, J] joined states, from the description of the format."""
+    weights, config, eps = head.state_dict_public(), head.config.layer, head.config.layer.rms_norm_eps
+    context = rms_norm(joined @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
+    states, positions = embedding[token_ids], torch.arange(len(joined) + len(token_ids))
+    for index in range(config.num_hidden_layers):
+        layer = with_prefix(weights, f"layers.{index}.")
+        entering = rms_norm(states, layer["input_layernorm.weight"], eps)
+        seen = torch.cat((context, entering))
+        attended, group = [], config.num_attention_heads // config.num_key_value_heads
+        for number in range(config.num_attention_heads):
+            query, key, value = (
+                linear(tokens, layer, f"self_attn.{name}_proj").unflatten(-1, (-1, config.head_dim))[:, place]
+                for tokens, name, place in (
+                    (entering, "q", number),
+                    (seen, "k", number // group),
+                    (seen, "v", number // group),
+                )
+            )
+            theta, first = config.rope_parameters["rope_theta"], len(joined)
+            query = rotate(rms_norm(query, layer["self_attn.q_norm.weight"], eps), positions[first:], theta)
+            key = rotate(rms_norm(key, layer["self_attn.k_norm.weight"], eps), positions, theta)
+            attended.append((query @ key.T / math.sqrt(config.head_dim)).softmax(-1) @ value)
+        states = states + linear(torch.cat(attended, dim=-1), layer, "self_attn.o_proj")
+        states = states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
+    return rms_norm(states, weights["norm.weight"], eps) @ head.output_matrix.T
+
+
 def with_prefix(weights: Weights, prefix: str, instead: str = "") -> Weights:
     """The weights of one layer, with another prefix or none."""
     return {instead + name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}

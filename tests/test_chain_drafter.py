@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model import DraftModelDrafter
 from harness.drafters.parallel import ParallelDrafter
@@ -17,6 +18,8 @@ from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
+from harness.models.dflash import DFlashHead
+from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
@@ -25,9 +28,10 @@ from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
+from tests.plain_layers import dflash_block
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
-DRAFTERS = {"draft_model": DraftModelDrafter, "peagle": ParallelDrafter}
+DRAFTERS = {"draft_model": DraftModelDrafter, "peagle": ParallelDrafter, "dflash": BlockDrafter}
 
 
 def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
@@ -62,11 +66,17 @@ def make_head(kind: str, target: TargetModel):
         head = PEagleHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
         torch.nn.init.normal_(head.mask_hidden)
         return head
+    if kind == "dflash":
+        given = {"draft_vocab_size": 20, "block_size": 4, "mask_token_id": 7, "num_hidden_layers": 2, "head_dim": 8}
+        config = DFlashConfig.for_target(target, aux_layers=(0, 1, 2), **given)
+        head = DFlashHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
+        torch.nn.init.normal_(head.lm_head.weight)
+        return head
     return tiny_model(seed=8, num_layers=1)
 
 
-def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> list[int]:
-    """Greedy drafts after a sequence, every step computed from the whole sequence without a cache."""
+def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num_drafts: int = NUM_DRAFTS) -> list[int]:
+    """Greedy drafts of NUM_DRAFTS or so many tokens, computed from the whole sequence without a cache."""
     tokens = torch.tensor([sequence])
     if kind == "draft_model":
         for _ in range(NUM_DRAFTS):
@@ -75,6 +85,11 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> 
             tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
         return tokens[0, len(sequence) :].tolist()
     positions = torch.arange(len(sequence) - 1)[None]
+    if kind == "dflash":
+        states = target.forward(tokens[:, :-1], positions, None, head.aux_layers).aux
+        block = [sequence[-1], *[head.config.mask_token_id] * num_drafts]
+        logits = dflash_block(torch.cat(states, dim=-1)[0], torch.tensor(block), head, target.embed_weight)
+        return head.draft_to_target[logits[1:].argmax(-1)].tolist()
     features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
     if kind == "peagle":
         # each row for itself, from no more masked pairs than it needs
@@ -96,7 +111,7 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int]) -> 
 
 
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model"])
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and
@@ -136,4 +151,6 @@ def test_proposals_equal_the_slow_computation(kind, depths):
     assert len(run.requests) == len(lengths) and len(seen) > 20
     assert len({len(sequence) for sequence, _ in seen}) > 8
     for sequence, proposed in seen:
-        assert proposed == slow_proposal(kind, head, target, sequence)[: len(proposed)], f"after {len(sequence)} tokens"
+        # fewer tokens are the first of NUM_DRAFTS, but of a block, which sees how many places it has
+        expected = slow_proposal(kind, head, target, sequence, len(proposed))[: len(proposed)]
+        assert proposed == expected, f"after {len(sequence)} tokens"

@@ -22,7 +22,7 @@ NEEDED = {
     ("target", "local"): ["target.path=owner/model"],
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
-    ("drafter", "peagle"): ["drafter.weights=random"],
+    **{("drafter", kind): ["drafter.weights=random"] for kind in ("peagle", "dflash")},
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
     ("backend", "server"): ["server.url=http://host:1", "drafter=none"],
     **{

@@ -21,7 +21,7 @@ def play(kind, table, **options):
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "peagle", "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "peagle", "dflash", "draft_model"])
 def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
     """Coupled tokens depend on no draft. Would catch a token that is read at another place where depths differ."""
     given = {"draft_sampling": DraftSampling.coupled, "method": VerificationMethod.coupled, "graphs": graphs}

@@ -5,7 +5,7 @@ import pytest
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.tiny_engines import tiny_engine, tiny_requests
 
-MIN_CONFIDENCE = {"eagle": 0.28, "eagle3": 0.32, "peagle": 0.3, "draft_model": 0.1}
+MIN_CONFIDENCE = {"eagle": 0.28, "eagle3": 0.32, "peagle": 0.3, "dflash": 0.1, "draft_model": 0.1}
 """About half of the tiny models' draft rows are less confident."""
 
 
@@ -18,7 +18,7 @@ def play(kind, min_confidence, *, graphs=False, **options):
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of one size"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "peagle", "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "peagle", "dflash", "draft_model"])
 def test_coupled_tokens_are_those_of_full_depth(kind, graphs):
     """Coupled tokens depend on no draft. Would catch a draft that is verified against another row than it is drawn
     from, and a target that reads the wrong columns where fewer are drafted."""

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.drafters.registry import load_head
-from harness.models.random_head import random_eagle, random_eagle3, random_mtp, random_peagle, spread_ids
+from harness.models.random_head import random_dflash, random_eagle, random_eagle3, random_mtp, random_peagle, spread_ids
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
 from harness.settings.models import DrafterConfig, DrafterKind, Weights
@@ -140,7 +140,7 @@ def test_nothing_is_made_in_float32_on_the_way(tmp_path):
     folder = shape_folder(tmp_path)
     with Float32Made() as made:
         target = random_target(folder)
-        heads = [random_eagle(target), random_eagle3(target), random_mtp(target), random_peagle(target)]
+        heads = [make(target) for make in (random_eagle, random_eagle3, random_mtp, random_peagle, random_dflash)]
     assert made.largest <= SHAPE["hidden_size"]
     for model in (target.causal_lm, *heads):
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}

@@ -16,7 +16,7 @@ from tests.tiny_models import VOCAB_SIZE, random_target, word_tokenizer
 NUM_TOKENS, LENGTH, BYTES = 2, 10, 4
 READ = NUM_SLOTS * (NUM_TOKENS + 1)
 """Tokens of the target's forward, and pairs of the head's last pass."""
-H, KEYS = 24, 2 * 8
+H, KEYS, HEAD_DIM = 24, 2 * 8, 8
 QUERIES, INNER, NUM_LAYERS = 6 * 8, 40, 5
 LAYER = 2 * QUERIES * H + 2 * KEYS * H + 3 * INNER * H + 2 * H
 OUTPUT = VOCAB_SIZE * H
@@ -106,6 +106,23 @@ def test_a_peagle_head_passes_once_over_the_masked_pairs():
         draft_logit_bytes=NUM_SLOTS * 3 * (9 * BYTES + 16),
         extend_weight_bytes=BYTES * (layers + 3 * H * H + known * H),
         extend_cache_bytes=BYTES * 2 * CACHED,
+    )
+
+
+def test_a_dflash_head_reads_its_layers_once_and_of_the_context_keys_and_values():
+    """Two layers, and K = 3. Would catch a pass for each draft token, and layers that read the context too."""
+    keys = 2 * (2 * H * KEYS + HEAD_DIM)
+    found = tiny_engine("dflash", num_speculative_tokens=3).step
+    places = 4 * NUM_SLOTS
+    assert round_cost(found, NUM_SLOTS, LENGTH).to_json()["floor"] == dict(
+        target_weight_bytes=BYTES * (NUM_LAYERS * LAYER + H + OUTPUT + places * H),
+        target_cache_bytes=BYTES * NUM_LAYERS * CACHED,
+        draft_weight_bytes=BYTES * (2 * (LAYER + 2 * HEAD_DIM) + H + places * H),
+        draft_output_bytes=BYTES * OUTPUT,
+        draft_cache_bytes=BYTES * 2 * CACHED,
+        draft_logit_bytes=NUM_SLOTS * 3 * (VOCAB_SIZE * BYTES + 16),
+        extend_weight_bytes=BYTES * (3 * H * H + H + keys),
+        extend_cache_bytes=0,
     )
 
 

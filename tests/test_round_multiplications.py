@@ -99,6 +99,20 @@ def test_operations_of_a_peagle_head_are_those_of_one_pass():
     )
 
 
+def test_operations_of_a_dflash_head_are_those_of_one_block_and_of_keys_and_values():
+    """Would catch a whole layer for each token that the target has read, and places of a block that see those before
+    them alone."""
+    width = NUM_TOKENS + 1
+    assert operations("dflash") == dict(
+        **TARGET_OPERATIONS,
+        num_draft_linear=2 * NUM_SLOTS * width * 2 * MATRICES,
+        num_draft_output=2 * NUM_SLOTS * NUM_TOKENS * OUTPUT,
+        num_draft_attention=NUM_SLOTS * 2 * width * (LENGTH + NUM_TOKENS) * OF_KEY,
+        num_extend_linear=2 * READ * (3 * H * H + 2 * 2 * H * KEYS),
+        num_extend_attention=0,
+    )
+
+
 def test_a_draft_model_reads_two_tokens_of_a_slot_first():
     assert operations("draft_model") == dict(
         **TARGET_OPERATIONS,
@@ -141,7 +155,7 @@ def multiplied(work: Callable[[], object]) -> int:
     return sum(counts.get(operation, 0) for operation in (torch.ops.aten.mm, torch.ops.aten.addmm))
 
 
-@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "peagle", "draft_model", "ngram"])
+@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram"])
 def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
     """Would catch a pass, an output matrix or a token that is counted twice or left out."""
     step = tiny_engine(kind, num_speculative_tokens=3).step

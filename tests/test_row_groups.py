@@ -32,8 +32,15 @@ LENGTHS = (1, 15, 16, 17, 33, 48)
 """Around multiples of a group's tokens, which are 12 to 16 at up to 8 tokens a row."""
 NUM_NEW, NUM_ADDED, NUM_LAYERS = 6, 9, 5
 LONGEST = max(LENGTHS) + NUM_NEW + NUM_ADDED
-HEADS = ("eagle", "eagle3", "mtp", "peagle", "draft_model")
-DEPTHS = {"eagle": (1, 4, 7), "eagle3": (2, 5), "mtp": (3, 8), "peagle": (3, 6), "draft_model": (2, 7)}
+HEADS = ("eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model")
+DEPTHS = {
+    "eagle": (1, 4, 7),
+    "eagle3": (2, 5),
+    "mtp": (3, 8),
+    "peagle": (3, 6),
+    "dflash": (2, 5),
+    "draft_model": (2, 7),
+}
 WAYS = [("none", 0), *((kind, num_drafts) for kind in HEADS for num_drafts in DEPTHS[kind])]
 COLD = SamplingSettings(0.0)
 READ = {"fused": True, "graphs": True}

@@ -94,6 +94,7 @@ def test_what_is_no_tree_is_refused(shape, message):
         ),
         ({"tree": None}, "verification=recursive verifies trees, .* verification=probabilistic, which it is on chains"),
         ({"kind": "suffix"}, "drafter=suffix proposes one token for a position, .* mtp, draft_model, ngram"),
+        ({"kind": "dflash"}, "drafter=dflash proposes one token for a position, .* mtp, draft_model, ngram"),
         ({"kind": "peagle"}, "drafter=peagle proposes one token for a position, .* mtp, draft_model, ngram"),
         ({"kind": "ngram"}, "drafter=ngram proposes what it finds, .* use drafting.tree=dynamic"),
         ({"method": "kseq", "siblings": SiblingsChoice.distinct}, "kseq does not take distinct siblings"),

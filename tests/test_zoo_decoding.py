@@ -8,7 +8,7 @@ from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import DraftingConfig
-from harness.settings.models import DrafterConfig, DrafterKind, Weights
+from harness.settings.models import DrafterConfig, DrafterKind, Weights, drafter_traits
 from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.tree import depths_of, read_tree
 from harness.settings.workload import WorkloadConfig
@@ -23,6 +23,7 @@ DRAFTERS = [
     DrafterKind.draft_model,
     DrafterKind.ngram,
     DrafterKind.peagle,
+    DrafterKind.dflash,
 ]
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
@@ -45,7 +46,7 @@ def cell(
     fused: bool | None = None,
     tree: str | None = None,
 ) -> CellConfig:
-    weights = Weights.random if drafter is DrafterKind.peagle else Weights.checkpoint
+    weights = Weights.checkpoint if drafter_traits(drafter.value).in_zoo else Weights.random
     return CellConfig(
         drafter=DrafterConfig(drafter, weights=weights),
         drafting=DraftingConfig(4, tree=tree),

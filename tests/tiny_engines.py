@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
@@ -19,6 +20,8 @@ from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
+from harness.models.dflash import DFlashHead
+from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.head import Head
@@ -33,12 +36,12 @@ from tests.tiny_models import VOCAB_SIZE, random_target, randomize
 NUM_SLOTS = 3
 DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
 DEFAULT_SAMPLING = SamplingSettings(0.8)
-KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "draft_model", "ngram")
+KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram")
 
 
 def tiny_head(kind: str, target: TargetModel) -> Head:
-    """A random head: `eagle`, `eagle3` with few draft tokens, `peagle` with them and two layers, or `mtp` with an
-    output matrix of its own."""
+    """A random head: `eagle`, `eagle3` with few draft tokens, `peagle` with them and two layers, `mtp` with an output
+    matrix of its own, or `dflash` with two layers and blocks of 9."""
     head: Head
     if kind == "eagle":
         head = EagleHead(EagleConfig.for_target(target), target)
@@ -47,6 +50,9 @@ def tiny_head(kind: str, target: TargetModel) -> Head:
     elif kind == "peagle":
         given: dict[str, Any] = {"aux_layers": (1, 2, 4), "num_hidden_layers": 2, "mask_token_id": 5}
         head = PEagleHead(PEagleConfig.for_target(target, len(DRAFT_IDS), **given), target, draft_token_ids=DRAFT_IDS)
+    elif kind == "dflash":
+        given = {"aux_layers": (1, 2, 4), "num_hidden_layers": 2, "mask_token_id": 5, "block_size": 9}
+        head = DFlashHead(DFlashConfig.for_target(target, **given), target)
     else:
         config = Eagle3Config.for_target(target, len(DRAFT_IDS), aux_layers=(1, 2, 4))
         head = Eagle3Head(config, target, draft_token_ids=DRAFT_IDS)
@@ -100,6 +106,10 @@ def tiny_engine(
         head = ready(tiny_head(kind, target))
         assert isinstance(head, PEagleHead) and tree is None
         drafter = ParallelDrafter(head, draft_sampling, shape, caching)
+    elif kind == "dflash":
+        head = ready(tiny_head(kind, target))
+        assert isinstance(head, DFlashHead) and tree is None
+        drafter = BlockDrafter(head, draft_sampling, shape, caching)
     elif tree is None:
         drafter = ChainDrafter(ready(tiny_head(kind, target)), draft_sampling, shape, caching)
     else:

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
 from harness.drafters.draft_model import DraftModelDrafter
@@ -45,12 +46,13 @@ from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.drafters.tree_growth import TreeShape
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
+from harness.models.dflash import DFlashHead, load_dflash
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import Head
 from harness.models.mtp import load_mtp
 from harness.models.peagle import PEagleHead, load_peagle
-from harness.models.random_head import random_eagle, random_eagle3, random_mtp, random_peagle
+from harness.models.random_head import random_dflash, random_eagle, random_eagle3, random_mtp, random_peagle
 from harness.models.random_target import architecture, random_model
 from harness.models.target import TargetModel, load_target
 from harness.models.vocabulary import check_draft_model, check_vocab_size
@@ -219,6 +221,11 @@ def _parallel(setup: DrafterSetup) -> Drafter:
     return ParallelDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
 
 
+def _block(setup: DrafterSetup) -> Drafter:
+    assert setup.loaded is not None and isinstance(setup.loaded.head, DFlashHead) and setup.tree is None
+    return BlockDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+
+
 def _with_draft_model(setup: DrafterSetup) -> Drafter:
     assert setup.loaded is not None and isinstance(setup.loaded.head, TargetModel)
     model, sampling, shape = setup.loaded.head, setup.draft_sampling, setup.shape
@@ -282,6 +289,9 @@ _SPECS = {
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
     DrafterKind.peagle: DrafterSpec(
         _parallel, load_peagle, lambda config, target: random_peagle(target, _sizes(config, target))
+    ),
+    DrafterKind.dflash: DrafterSpec(
+        _block, load_dflash, lambda config, target: random_dflash(target, _sizes(config, target))
     ),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),

@@ -68,16 +68,17 @@ class ModelCost:
     joining: Sequence[nn.Parameter] = ()
     """Those of a head that join the target's states, which no pass over the head's own features reads."""
 
-    def passes(self, num_slots: int, widths: Sequence[int], num_seen: int) -> Cost:
+    def passes(self, num_slots: int, widths: Sequence[int], num_seen: int, sees_all: bool = False) -> Cost:
         """Successive forwards without their logits.
 
         Args:
             num_slots: S.
             widths: tokens of a slot in each forward.
             num_seen: keys that the first token of a slot sees, itself included; the others see more.
+            sees_all: whether every token of a single forward sees as many as the last one.
         """
         total = sum(widths)
-        keys_seen = total * num_seen + total * (total - 1) // 2
+        keys_seen = total * (num_seen + total - 1) if sees_all else total * num_seen + total * (total - 1) // 2
         num_heads, key_dim, value_dim = cache_shape(self.config)
         token_bytes = self.num_layers * num_heads * (key_dim + value_dim) * self._layers[0][1].itemsize
         return Cost(

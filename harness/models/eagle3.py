@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
     layer_types,
     with_slots,
 )
 from harness.models.direct_layer import only
+from harness.models.draft_vocabulary import read_vocabulary, register_vocabulary
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, linear, norm, run_layers
@@ -80,25 +81,7 @@ class Eagle3Head(Head):
         self.rotary = types.rotary(layer).to(target.device)
         if draft_token_ids is None:
             draft_token_ids = torch.arange(config.draft_vocab_size, device="cpu")
-        self.register_vocabulary(draft_token_ids)
-
-    def register_vocabulary(self, draft_token_ids: Tensor) -> None:
-        """Set the tokens the head can propose: [V_draft] int64 target ids. Raises ValueError when they do not fit."""
-        ids = draft_token_ids.to(dtype=torch.int64)
-        size = self.config.draft_vocab_size
-        in_range = ids.shape == (size,) and int(ids.min()) >= 0 and int(ids.max()) < self.target.vocab_size
-        if not in_range or ids.unique().numel() != size:
-            raise ValueError(
-                f"EAGLE-3 head: expected {size} different token ids of a vocabulary of {self.target.vocab_size}, "
-                f"found {list(ids.shape)}, {ids.unique().numel()} different, from {int(ids.min())} to {int(ids.max())}"
-            )
-        drawable = torch.zeros(self.target.vocab_size, dtype=torch.bool, device=ids.device)
-        drawable[ids] = True
-        offsets = ids - torch.arange(size, device=ids.device)
-        self.register_buffer("d2t", offsets.to(self.target.device))
-        self.register_buffer("t2d", drawable.to(self.target.device))
-        same = size == self.target.vocab_size and not bool(offsets.any())
-        self.draft_to_target = None if same else ids.to(self.target.device)
+        register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
 
     @property
     def vocab_size(self) -> int:
@@ -170,7 +153,7 @@ def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, tar
     check_folder_tokenizer(folder, target)
     with Checkpoint(folder) as checkpoint:
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
-        vocabulary = draft_vocabulary(checkpoint, config, target)
+        vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, target)
         with on_meta(target.device):
             head = kind(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
@@ -182,19 +165,3 @@ def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, tar
         report_unused(folder, unused, ("layers.", ORIGINAL_LAYER_PREFIX, "fc", "norm.", "input_norm.", "lm_head.")),
     )
     return head.eval().requires_grad_(False)
-
-
-def draft_vocabulary(checkpoint: Checkpoint, config: Eagle3Config, target: TargetModel) -> Tensor | None:
-    """[V_draft] int64 target ids of the draft tokens, from the offsets `d2t`, checked against `t2d`; None for all."""
-    size = config.draft_vocab_size
-    if "d2t" not in checkpoint and size == target.vocab_size:
-        return None
-    ids = torch.arange(size) + checkpoint.take("d2t", (size,)).to(torch.int64)
-    if "t2d" in checkpoint:
-        listed = checkpoint.take("t2d", (target.vocab_size,)).nonzero().flatten()
-        if not torch.equal(listed, ids.sort().values):
-            raise CheckpointError(
-                f"{checkpoint.folder}: expected d2t and t2d to name the same tokens, found {size} and "
-                f"{listed.numel()} tokens that differ"
-            )
-    return ids

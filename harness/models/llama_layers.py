@@ -122,7 +122,7 @@ class LlamaAttention(nn.Module):
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         query, key = self.of_heads(self.q_proj(hidden_states).view(shape), self.k_proj(hidden_states).view(shape))
         value = self.v_proj(hidden_states).view(shape).transpose(1, 2)
-        query, key = (_turned(heads.transpose(1, 2), *position_embeddings) for heads in (query, key))
+        query, key = (turned(heads.transpose(1, 2), *position_embeddings) for heads in (query, key))
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         attended, _ = slots_attention(self, query, key, value, attention_mask, scaling=self.scaling)
@@ -145,7 +145,7 @@ class Qwen3Attention(LlamaAttention):
         return self.q_norm(query), self.k_norm(key)
 
 
-def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Queries or keys, [B, heads, T, D], turned by the angles of their positions."""
     first, second = heads.chunk(2, dim=-1)
     return heads * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)

@@ -1,7 +1,8 @@
 """Draft heads with random weights, for any target: of the sizes that the public heads have, or of a given config.json.
 
 EAGLE and EAGLE-3 heads are one Llama layer of the target's widths, as the public ones are for Llama and Qwen3 alike;
-P-EAGLE heads are four, as those of amazon/gpt-oss-20b-p-eagle and the default of speculators.
+P-EAGLE heads are four, as those of amazon/gpt-oss-20b-p-eagle and the default of speculators. DFlash heads are five
+layers of Qwen3 with blocks of 16, as z-lab/Qwen3-8B-DFlash-b16.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import read_json
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
+from harness.models.dflash import DFlashHead
+from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config, default_aux_layers
@@ -32,6 +35,8 @@ from harness.models.vocabulary import check_vocab_size
 DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""
 NUM_PEAGLE_LAYERS = 4
+NUM_DFLASH_LAYERS = 5
+DFLASH_BLOCK_SIZE = 16
 SEED = "drafter"
 
 AnyHead = TypeVar("AnyHead", bound=Head)
@@ -72,6 +77,39 @@ def random_peagle(target: TargetModel, folder: Path | None = None) -> PEagleHead
     else:
         config = _read(PEagleConfig, folder, target)
     return _drawn_eagle3(PEagleHead, config, target)
+
+
+def random_dflash(target: TargetModel, folder: Path | None = None) -> DFlashHead:
+    """A DFlash head that drafts all tokens, whose mask token is the last one of the target's vocabulary.
+
+    The layers that make its context are spread evenly between the second and the last but three, as in the original
+    code. folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
+    """
+    if folder is None:
+        config = DFlashConfig.for_target(
+            target,
+            aux_layers=spread_layers(NUM_DFLASH_LAYERS, target.num_layers),
+            block_size=DFLASH_BLOCK_SIZE,
+            mask_token_id=target.vocab_size - 1,
+            num_hidden_layers=NUM_DFLASH_LAYERS,
+        )
+    else:
+        source = folder / "config.json"
+        config = DFlashConfig.from_dict(read_json(source), target, source)
+        check_vocab_size(config.layer.vocab_size, target, source)
+    size, ids = config.draft_vocab_size, None
+    if size < target.vocab_size:
+        ids = spread_ids(size, target.vocab_size)
+    make = partial(DFlashHead, config, draft_token_ids=ids)
+    return _drawn(make, target, config.to_dict(), config.layer.num_hidden_layers)
+
+
+def spread_layers(number: int, num_layers: int) -> tuple[int, ...]:
+    """Layers whose entering states a DFlash head of so many layers reads: different ones, as many as fit."""
+    first, last = min(2, num_layers - 1), max(num_layers - 2, 1)
+    return tuple(
+        sorted({min(round(first + index * (last - first) / (number - 1)), num_layers - 1) for index in range(number)})
+    )
 
 
 def _eagle3_sizes(target: TargetModel, num_layers: int = 1) -> dict[str, Any]:

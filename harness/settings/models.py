@@ -21,6 +21,7 @@ class DrafterKind(Enum):
     eagle3 = "eagle3"
     mtp = "mtp"
     peagle = "peagle"
+    dflash = "dflash"
     draft_model = "draft_model"
     ngram = "ngram"
     suffix = "suffix"
@@ -52,6 +53,7 @@ DRAFTERS = {
     DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True),
     DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
     DrafterKind.peagle: DrafterTraits(has_model=True, in_zoo=False),
+    DrafterKind.dflash: DrafterTraits(has_model=True, in_zoo=False),
     DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True,

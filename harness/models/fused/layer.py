@@ -108,11 +108,7 @@ def attend(
             raise ValueError("expected chains for fused latent attention, found trees; run the layers unfused")
         return attend_to_latents(attention, states, table, keys, slots, starts, operations.name, groups)
     qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
-    norms: dict[str, Any] = {}
-    positions = None if tree is None else tree.positions
-    if hasattr(attention, "q_norm"):
-        query_norm, key_norm = attention.q_norm, attention.k_norm
-        norms = {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
+    positions, norms = None if tree is None else tree.positions, _head_norms(attention)
     queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms, positions=positions)
     if groups is None:
         attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling, tree)
@@ -123,6 +119,33 @@ def attend(
                 call.queries, keys, values, call.slots, call.starts, attention.scaling, call.tree, call.out
             )
     return operations.linear(attended, attention.o_proj.weight, attention.o_proj.bias, splits=True)
+
+
+def store_context(
+    layer: Any,
+    states: Tensor,
+    table: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    operations: Operations | None = None,
+) -> None:
+    """Write the keys and values of states that nothing is asked of, [R, T, H]; all else as for attend."""
+    attention, operations = layer.self_attn, operations or operations_for(states.device)
+    weight, bias = packed(query_key_value(attention))
+    num_query = attention.q_proj.out_features
+    stored = operations.linear(states.flatten(0, 1), weight[num_query:], None if bias is None else bias[num_query:])
+    qkv = functional.pad(stored, (num_query, 0))
+    operations.rotate_and_store(qkv, table, keys, values, slots, starts, **_head_norms(attention))
+
+
+def _head_norms(attention: Any) -> dict[str, Any]:
+    """What rotate_and_store takes of the norms of queries and keys, where there are such."""
+    if not hasattr(attention, "q_norm"):
+        return {}
+    query_norm, key_norm = attention.q_norm, attention.k_norm
+    return {"query_norm": query_norm.weight, "key_norm": key_norm.weight, "eps": query_norm.variance_epsilon}
 
 
 def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None, splits: bool = False) -> Tensor:

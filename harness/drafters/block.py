@@ -1,0 +1,96 @@
+"""A block drafter: one forward of a DFlash head fills a block of masked places, which gives all draft rows.
+
+`extend` writes the keys and values of the tokens that the target has read, whose states the head projects. `propose`
+reads the last token, which the target has not read, and K masked places behind it, all in one forward before the first
+draft token is drawn. They lie in the cache as the nodes of a tree do that all see each other; the next `extend` and
+`propose` overwrite them.
+
+Shapes: B rows, K draft tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from harness.drafters.chain import DrafterShape, NetworkDrafter
+from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
+from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.models.cost import total
+from harness.models.dflash import DFlashHead
+from harness.models.tree_places import TreePlaces
+from kernels.contract import Draft, DraftSampling
+
+
+class BlockDrafter(NetworkDrafter):
+    """Drafts with a DFlash head, and owns its key-value cache and the persistent draft-logit cache.
+
+    Raises ValueError where K is more than the head was trained to draft.
+    """
+
+    def __init__(
+        self, head: DFlashHead, draft_sampling: DraftSampling, shape: DrafterShape, caching: Caching = AS_DRAFTED
+    ) -> None:
+        most = head.config.block_size - 1
+        if shape.num_speculative_tokens > most:
+            raise ValueError(
+                f"drafting.num_speculative_tokens: expected at most {most} with a DFlash head that was trained on "
+                f"blocks of {most + 1}, found {shape.num_speculative_tokens}"
+            )
+        self.head = head
+        self.aux_layers = head.aux_layers
+        self.num_parameters = head.num_parameters
+        # one slot more than there are takes what rows without a request write
+        self._cache = head.new_cache(shape.num_slots + 1, shape.capacity)
+        device, dtype = self._cache.slot_ids.device, self._cache.dtype
+        self._logits = DraftLogits(
+            draft_sampling,
+            shape.logits_size(head.vocab_size),
+            shape.target_vocab_size,
+            head.draft_to_target,
+            dtype,
+            device,
+            caching,
+        )
+
+    def extend(self, step: TargetStep) -> None:
+        """Read the target's states of all tokens of a step; those of rejected tokens are overwritten before they count."""
+        for part in step.parts:
+            view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
+            self.head.read(self.head.features(part.output), part.positions, view)
+
+    def propose(self, batch: Batch) -> Draft:
+        """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
+        num_tokens, starts = batch.num_speculative_tokens, batch.lengths - 1
+        places = torch.arange(num_tokens + 1, device=starts.device)
+        last = batch.token_ids.gather(1, starts.unsqueeze(1))
+        masks = torch.full((batch.num_rows, num_tokens), self.head.config.mask_token_id, device=starts.device)
+        tree = TreePlaces(starts, places, places.new_ones(len(places), len(places), dtype=torch.bool))
+        view = self._cache.view(batch.rows, tree.absolute, batch.length + num_tokens, tree)
+        hidden = self.head.fill_block(torch.cat((last, masks), dim=1), tree.absolute, view)
+        logits = self.head.logits(hidden[:, 1:].contiguous())
+        drafted = []
+        for step in range(num_tokens):
+            drafted.append(self._logits.draw(logits[:, step], batch, step))
+            if self._logits.has_ended(batch, step):
+                break
+        return self._logits.draft(drafted, batch)
+
+    def state(self) -> Sequence[Tensor]:
+        """Nothing beside the cache, which is read up to the last token that is known."""
+        return ()
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """One pass over a block of K + 1 places of each slot, one product with the output matrix; then the keys and
+        values of K + 1 tokens."""
+        head, num_tokens = self.head.cost, num_speculative_tokens
+        return DrafterCost(
+            draft=total(
+                head.passes(num_slots, [num_tokens + 1], length, sees_all=True),
+                head.logits(1, num_tokens * num_slots),
+                self._logits.cost(num_slots),
+            ),
+            extend=self.head.context_cost(num_slots * (num_tokens + 1)),
+        )

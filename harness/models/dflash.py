@@ -1,0 +1,168 @@
+"""The DFlash head: a few layers that fill a whole block of draft tokens in one forward.
+
+    context_t = hidden_norm(fc([states entering some layers of the target, for x_t]))          t < n - 1
+    block     = layers(embed([x_{n-1}, mask, .., mask])), at the positions n - 1 .. n - 1 + K
+    logits    = output matrix (norm(block_i)) for x_{n-1+i}, i = 1 .. K
+
+n tokens are known, and the target has read all but the last. Each layer projects the same context to keys and values
+of its own, which stay in the cache; the places of the block attend to all of them and to each other, in both
+directions. So the logits depend on no draft token, but on the number of places: a shorter block gives other ones. The
+layers are those of Qwen3. The embedding is the target's; so is the output matrix, unless the head has its own.
+
+Two layouts are read: the original one (`dflash_config`) and that of speculators, which is also written.
+Source: Chen et al., DFlash: Block Diffusion for Flash Speculative Decoding (2026), arXiv 2602.06036.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.cost import Cost, ModelCost
+from harness.models.decoder_layer import View, layer_types, with_slots
+from harness.models.dflash_config import DFlashConfig
+from harness.models.draft_vocabulary import read_vocabulary, register_vocabulary
+from harness.models.fused import layer as fused
+from harness.models.head import Head
+from harness.models.layer_forward import is_fused, linear, norm, run_layers
+from harness.models.llama_layers import turned
+from harness.models.meta import on_meta
+from harness.models.target import TargetModel, TargetOutput
+from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+
+OUTPUT = "lm_head.weight"
+
+
+class DFlashHead(Head):
+    """A DFlash head.
+
+    draft_token_ids: [V_draft] int64, the target ids it can propose, ascending; None for all of them, whose logits the
+    target's output matrix gives.
+    """
+
+    config: DFlashConfig
+
+    def __init__(self, config: DFlashConfig, target: TargetModel, *, draft_token_ids: Tensor | None = None) -> None:
+        super().__init__(config.layer, target)
+        config.check_target(target)
+        self.config = config
+        self.aux_layers = config.aux_layers
+        layer, hidden_size = config.layer, config.layer.hidden_size
+        types = layer_types(layer, "DFlash head")
+        self.layers = nn.ModuleList(types.layer(with_slots(layer), index) for index in range(layer.num_hidden_layers))
+        self.fc = nn.Linear(len(config.aux_layers) * hidden_size, hidden_size, bias=False)
+        self.hidden_norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
+        self.norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
+        if draft_token_ids is not None:
+            self.lm_head = nn.Linear(hidden_size, config.draft_vocab_size, bias=False)
+        self.to(device=target.device, dtype=target.dtype)
+        self.rotary = types.rotary(layer).to(target.device)
+        if draft_token_ids is not None:
+            register_vocabulary(self, "DFlash", config.draft_vocab_size, draft_token_ids)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.draft_vocab_size
+
+    @property
+    def has_own_output(self) -> bool:
+        return hasattr(self, "lm_head")
+
+    @property
+    def output_matrix(self) -> Tensor:
+        return self.lm_head.weight if self.has_own_output else self.target.output_matrix
+
+    @property
+    def joining(self) -> Sequence[nn.Parameter]:
+        return [*self.fc.parameters(), *self.hidden_norm.parameters()]
+
+    def context_cost(self, num_tokens: int) -> Cost:
+        """What it costs to read the target's states of so many tokens: their context, its keys and values."""
+        of_keys = [
+            parameter
+            for layer in self.decoder_layers
+            for part in (layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.k_norm)
+            for parameter in part.parameters()
+        ]
+        cost: ModelCost = self.cost
+        return replace(cost, joining=[*self.joining, *of_keys]).join(num_tokens)
+
+    def features(self, output: TargetOutput) -> Tensor:
+        """[B, T, H] the target's joined states, which `read` makes the context of."""
+        return linear(torch.cat(output.aux, dim=-1), self.fc.weight, self.fc.bias, self.is_fused)
+
+    def read(self, features: Tensor, positions: Tensor, view: View) -> None:
+        """Write the keys and values of features, [B, T, H] at positions [B, T] int64, to the cache of a view."""
+        context = norm(self.hidden_norm, features, view)
+        if is_fused(view):
+            assert view.rope_table is not None
+            for index, layer in enumerate(self.decoder_layers):
+                fused.store_context(layer, context, view.rope_table, *view.layer(index), view.slots, view.starts)
+            return
+        cos_sin = self.rotary(context, positions)
+        for index, layer in enumerate(self.decoder_layers):
+            attention = layer.self_attn
+            shape = (*context.shape[:-1], -1, attention.head_dim)
+            keys = attention.k_norm(attention.k_proj(context).view(shape)).transpose(1, 2)
+            values = attention.v_proj(context).view(shape).transpose(1, 2)
+            view.update(turned(keys, *cos_sin), values, index)
+
+    def fill_block(self, token_ids: Tensor, positions: Tensor, view: View) -> Tensor:
+        """[B, T, H] what `logits` takes, of the places of blocks.
+
+        Args:
+            token_ids: [B, T] int64, the last known token of each row and mask tokens.
+            positions: [B, T] int64.
+            view: of a cache that holds the context; its queries see that and all places of the block.
+        """
+        return run_layers(self.decoder_layers, self.norm, self.rotary, self.embed(token_ids), positions, view).normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        if self.has_own_output:
+            return linear(hidden, self.output_matrix, None, self.is_fused)
+        return self.target.logits(hidden)
+
+
+def load_dflash(path: str | Path, target: TargetModel, *, revision: str | None = None) -> DFlashHead:
+    """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""
+    folder = checkpoint_folder(path, revision)
+    source = folder / "config.json"
+    config = DFlashConfig.from_dict(read_json(source), target, source)
+    check_vocab_size(config.layer.vocab_size, target, source)
+    check_folder_tokenizer(folder, target)
+    with Checkpoint(folder) as checkpoint:
+        ids = read_vocabulary(checkpoint, config.draft_vocab_size, target)
+        if ids is None and OUTPUT in checkpoint:
+            # a matrix of its own over all tokens, which may be a copy of the target's
+            ids = torch.arange(target.vocab_size, device="cpu")
+        with on_meta(target.device):
+            head = DFlashHead(config, target, draft_token_ids=ids)
+        if ids is not None and OUTPUT not in checkpoint:
+            raise CheckpointError(
+                f"{folder}: expected {OUTPUT} for its own {config.draft_vocab_size} draft tokens, found none"
+            )
+        head.fill(checkpoint)
+        _check_embedding(checkpoint, target)
+        checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
+        unused = checkpoint.unused()
+    head.path = folder
+    head.unused_keys = report_unused(folder, unused, ("layers.", "fc", "norm.", "hidden_norm.", "lm_head."))
+    return head.eval().requires_grad_(False)
+
+
+def _check_embedding(checkpoint: Checkpoint, target: TargetModel) -> None:
+    """Raise CheckpointError where a file's embedding is not the target's, which the head is run with."""
+    name = "embed_tokens.weight"
+    if name not in checkpoint:
+        return
+    weight = checkpoint.take(name, (target.vocab_size, target.hidden_size)).to(target.device, target.dtype)
+    if not weight.is_meta and not torch.equal(weight, target.embed_weight):
+        raise CheckpointError(
+            f"{checkpoint.folder}: expected {name} to be that of target {target.name}, found another one; the head was "
+            f"made for another target"
+        )

@@ -1,0 +1,184 @@
+"""What config.json of a DFlash head says, in the original layout and in that of speculators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedConfig
+
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
+from harness.models.eagle3_config import UNREAD_FIELDS, check_kind
+from harness.models.target import TargetModel
+
+LAYER_TYPE = "qwen3"
+"""Model type of its layers, whatever a file says of their sizes: all have norms of queries and keys."""
+ORIGINAL = "dflash_config"
+"""Field that the original layout alone has."""
+_ORIGINAL_FIELDS = {"mask_token_id", "target_layer_ids", "block_size"}
+_READ_FIELDS = {
+    "transformer_layer_config",
+    "speculators_config",
+    "speculators_model_type",
+    "draft_vocab_size",
+    "block_size",
+    "target_hidden_size",
+    "aux_hidden_state_layer_ids",
+    "mask_token_id",
+    "sliding_window_non_causal",
+    "sample_from_anchor",
+}
+
+
+@dataclass(frozen=True)
+class DFlashConfig:
+    """What config.json of a DFlash head says."""
+
+    layer: PreTrainedConfig
+    """Sizes, heads, RoPE and number of its layers."""
+    draft_vocab_size: int
+    """Tokens the head can propose."""
+    aux_layers: tuple[int, ...]
+    """Layers of the target whose entering states make the context."""
+    block_size: int
+    """Places of the blocks that it was trained on: the last known token, and one less draft tokens."""
+    mask_token_id: int
+    """Token of the target's vocabulary whose embedding stands for tokens that are not known yet."""
+    verifier: str | None = None
+    """Name of the target in the file."""
+    kind: ClassVar[str] = "dflash"
+    """Its name in the layout of speculators, and as a drafter."""
+
+    @classmethod
+    def for_target(
+        cls,
+        target: TargetModel,
+        *,
+        aux_layers: tuple[int, ...],
+        block_size: int,
+        mask_token_id: int,
+        draft_vocab_size: int | None = None,
+        **changes: Any,
+    ) -> Self:
+        """A head whose layers have the target's widths; `changes` are fields of the layers.
+
+        Raises ValueError for a target whose layers such heads are not made of.
+        """
+        fields = layer_fields(head_layer_config(target.config)) | changes
+        layer, size = _qwen3(fields, f"target {target.name}"), draft_vocab_size or target.vocab_size
+        return cls(layer, size, aux_layers, block_size, mask_token_id, target.name)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
+        """Read either layout.
+
+        Raises:
+            ValueError: a field that is needed is missing, or the head computes what this version does not.
+        """
+        check_kind(data, cls.kind, source)
+        if ORIGINAL in data:
+            return cls._of_original(data, source)
+        if "transformer_layer_config" not in data:
+            raise ValueError(
+                f"{source}: expected a DFlash head with {ORIGINAL} or transformer_layer_config, found neither"
+            )
+        warn_of_unknown(data, _READ_FIELDS | UNREAD_FIELDS, source)
+        layer = _qwen3(data["transformer_layer_config"], source)
+        if data.get("sample_from_anchor"):
+            raise ValueError(
+                f"{source}: expected a head that drafts at masked places alone, found sample_from_anchor true, as "
+                f"DSpark has it, which this version does not run"
+            )
+        width = data.get("target_hidden_size") or layer.hidden_size
+        if width != layer.hidden_size:
+            raise ValueError(f"{source}: expected target_hidden_size {layer.hidden_size}, its own, found {width}")
+        verifier = (data.get("speculators_config") or {}).get("verifier") or {}
+        return cls(
+            layer,
+            data.get("draft_vocab_size") or layer.vocab_size,
+            _whole_numbers(data, "aux_hidden_state_layer_ids", source),
+            _whole_number(data, "block_size", source),
+            _whole_number(data, "mask_token_id", source),
+            verifier.get("name_or_path"),
+        )
+
+    @classmethod
+    def _of_original(cls, data: dict[str, Any], source: object) -> Self:
+        own = data[ORIGINAL]
+        warn_of_unknown(own, _ORIGINAL_FIELDS, f"{source}, {ORIGINAL}")
+        fields = {key: value for key, value in data.items() if key not in {ORIGINAL, "block_size", "num_target_layers"}}
+        layer = _qwen3(fields, source)
+        if data.get("block_size") is not None:
+            own = own | {"block_size": data["block_size"]}
+        # it counts layers whose output is read from 0 on, which is what enters the next one
+        after = _whole_numbers(own, "target_layer_ids", source)
+        return cls(
+            layer,
+            layer.vocab_size,
+            tuple(index + 1 for index in after),
+            _whole_number(own, "block_size", source),
+            _whole_number(own, "mask_token_id", source),
+        )
+
+    def check_target(self, target: TargetModel) -> None:
+        """Raise ValueError when the context, the mask or the embedding cannot come from this target."""
+        ids, num_layers = self.aux_layers, target.num_layers
+        if not ids or len(set(ids)) != len(ids) or not all(0 <= index < num_layers for index in ids):
+            raise ValueError(
+                f"DFlash head: expected different layers from 0 to {num_layers - 1}, those of target {target.name}, "
+                f"whose entering states make the context, found {list(ids)}"
+            )
+        if self.layer.hidden_size != target.hidden_size:
+            raise ValueError(
+                f"DFlash head: expected hidden_size {target.hidden_size}, that of target {target.name}, found "
+                f"{self.layer.hidden_size}; the head was made for another target"
+            )
+        if not 0 <= self.mask_token_id < target.vocab_size:
+            raise ValueError(
+                f"DFlash head: expected mask_token_id from 0 to {target.vocab_size - 1}, a token of target "
+                f"{target.name}, found {self.mask_token_id}; the head was made for another target"
+            )
+        if self.block_size < 2:
+            raise ValueError(f"DFlash head: expected block_size 2 or more, found {self.block_size}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of config.json in the layout of speculators."""
+        proposal = {"proposal_type": "greedy", "speculative_tokens": self.block_size - 1}
+        return {
+            "architectures": ["DFlashSpeculator"],
+            "speculators_model_type": self.kind,
+            "speculators_config": {
+                "algorithm": self.kind,
+                "default_proposal_method": "greedy",
+                "proposal_methods": [proposal],
+                "verifier": {"name_or_path": self.verifier, "architectures": []},
+            },
+            "transformer_layer_config": layer_fields(self.layer),
+            "draft_vocab_size": self.draft_vocab_size,
+            "aux_hidden_state_layer_ids": list(self.aux_layers),
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+        }
+
+
+def _qwen3(fields: dict[str, Any], source: object) -> PreTrainedConfig:
+    """The layers of a file's sizes; the file may give them as those of a Llama."""
+    config = layer_config(fields, source, is_stack=True)
+    if config.model_type == LAYER_TYPE:
+        return config
+    same = {key: value for key, value in layer_fields(config).items() if key not in ("model_type", "mlp_bias")}
+    return layer_config(same | {"model_type": LAYER_TYPE}, source, is_stack=True)
+
+
+def _whole_number(data: dict[str, Any], name: str, source: object) -> int:
+    value = data.get(name)
+    if type(value) is not int:
+        raise ValueError(f"{source}: expected {name} as one number, found {value!r}; without it this is no DFlash head")
+    return value
+
+
+def _whole_numbers(data: dict[str, Any], name: str, source: object) -> tuple[int, ...]:
+    values = data.get(name)
+    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
+        raise ValueError(f"{source}: expected {name} as a list of layers, found {values!r}")
+    return tuple(values)
