@@ -56,7 +56,7 @@ class BlockDrafter(NetworkDrafter):
         )
 
     def extend(self, step: TargetStep) -> None:
-        """Read the target's states of all tokens of a step; those of rejected tokens are overwritten before they count."""
+        """Read the target's states of all tokens of a step; rejected ones' are overwritten before they count."""
         for part in step.parts:
             view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
             self.head.read(self.head.features(part.output), part.positions, view)
