@@ -13,10 +13,9 @@ import argparse
 import time
 from pathlib import Path
 
-from experiments.zoo.settings import NOT_SHIPPED
-
 STAGES = ("tokenizer", "data", "target", "sample", "eagle", "eagle3", "mtp", "draft_model", "peagle", "card")
-DRAFTERS = ("eagle", "eagle3", "mtp", "draft_model", "peagle")
+INDEPENDENT = ("eagle", "eagle3", "mtp", "draft_model")
+"""Drafters that need no other one; P-EAGLE starts from the weights of EAGLE-3."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -26,11 +25,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, default=Path("build/zoo"), help="folder of the run; its layout is the zoo's"
     )
-    shipped = ",".join(stage for stage in STAGES if stage not in NOT_SHIPPED)
     parser.add_argument(
-        "--stages",
-        default=shipped,
-        help=f"comma-separated, among {','.join(STAGES)}; default: all but {','.join(NOT_SHIPPED)}",
+        "--stages", default=",".join(STAGES), help="comma-separated, among these, which are the default: %(default)s"
     )
     parser.add_argument("--seed", type=int, default=20_261_120)
     parser.add_argument("--device", default=None, help="default: cuda where there is one")
@@ -43,7 +39,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--weight-decay", type=float, default=0.1)
     parser.add_argument("--dropout", type=float, default=0.05)
     parser.add_argument("--sample-batches", type=int, default=None, help="batches of sampled rows")
-    parser.add_argument("--parallel-heads", action="store_true", help="train the drafters as parallel processes")
+    parser.add_argument(
+        "--parallel-heads", action="store_true", help="train drafters as parallel processes, but P-EAGLE"
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes and 20 steps each, on a CPU")
     parser.add_argument("--pack", type=Path, default=None, help="folder for the result as parts of one tar")
     parser.add_argument("--pack-sampled", action="store_true", help="put the sampled text into the archive too")
@@ -74,7 +72,7 @@ def main(argv: list[str] | None = None) -> None:
     settings = settings_from(options)
     settings.out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    together = [stage for stage in stages if stage in DRAFTERS] if options.parallel_heads else []
+    together = [stage for stage in stages if stage in INDEPENDENT] if options.parallel_heads else []
     for stage in stages:
         if stage in together[1:]:
             continue

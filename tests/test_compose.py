@@ -22,7 +22,7 @@ NEEDED = {
     ("target", "local"): ["target.path=owner/model"],
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
-    **{("drafter", kind): ["drafter.weights=random"] for kind in ("peagle", "dflash")},
+    ("drafter", "dflash"): ["drafter.weights=random"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
     ("backend", "server"): ["server.url=http://host:1", "drafter=none"],
     **{

@@ -156,7 +156,6 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"num_tokens": 0}, "proposes nothing with drafter=eagle3"),
         ({"target": TargetConfig(path="owner/model")}, "drafter=eagle3 for target model needs drafter.path"),
         ({"target": SHAPED}, "drafter=eagle3 for target llama3_8b needs drafter.path, or drafter.weights=random"),
-        ({"drafter": "peagle"}, "drafter=peagle needs drafter.path, or drafter.weights=random: none is built in"),
         ({"drafter": "dflash"}, "drafter=dflash needs drafter.path, or drafter.weights=random: none is built in"),
         ({"target": SHAPED, "drafter": "mtp"}, "target.shape=llama3_8b has none; use drafter.weights=random"),
         ({"verification": synthetic(profile=PROFILE)}, "round_eagle_k3 holds for drafting.num_speculative_tokens=3"),

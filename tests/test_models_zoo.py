@@ -22,7 +22,7 @@ def test_paths_of_the_built_in_models(tmp_path, monkeypatch):
 
 
 def test_an_unknown_kind_is_refused_with_the_choices():
-    with pytest.raises(ValueError, match="among target, eagle, eagle3, draft_model, mtp, found 'medusa'"):
+    with pytest.raises(ValueError, match="among target, eagle, eagle3, peagle, draft_model, mtp, found 'medusa'"):
         zoo.zoo_path("medusa")
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from experiments.zoo.card import model_card
 from experiments.zoo.metrics import record, recorded
-from experiments.zoo.settings import NOT_SHIPPED, Settings
+from experiments.zoo.settings import Settings
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import MtpConfig, MtpHead, load_mtp, save_mtp
@@ -69,8 +69,8 @@ def check(settings: Settings) -> dict[str, Any]:
     unread = {name: model.unused_keys for name, model in models.items() if model.unused_keys}
     if unread:
         raise ValueError(f"expected every stored tensor to be read, found unread ones: {unread}")
-    num_bytes = {kind: folder_bytes(out / kind) for kind in (*KINDS, *NOT_SHIPPED) if (out / kind).is_dir()}
-    total = sum(num_bytes[kind] for kind in KINDS if kind in num_bytes)
+    num_bytes = {kind: folder_bytes(out / kind) for kind in KINDS if (out / kind).is_dir()}
+    total = sum(num_bytes.values())
     if total > MAX_BYTES:
         raise ValueError(f"expected at most {MAX_BYTES:,} bytes of models, found {total:,}: {num_bytes}")
     parameters = {name: model.num_parameters for name, model in models.items()}
@@ -86,7 +86,7 @@ def pack(settings: Settings, destination: Path, with_sampled: bool) -> None:
 
     with_sampled: the sampled text, the token data and the tokenizer too, so that the heads can be trained elsewhere.
     """
-    names = [*_SHIPPED, *NOT_SHIPPED, *_EVIDENCE, "mtp"]
+    names = [*_SHIPPED, *_EVIDENCE, "mtp"]
     if with_sampled:
         names += [settings.sampled_path.name]
     archive = settings.out / "zoo.tar"

@@ -156,7 +156,8 @@ def _recipe(settings: Settings, numbers: Numbers) -> str:
 - Heads and draft model: {sizes.num_unrolled} unrolled steps on {sizes.sampled_share:.0%} sampled text and the rest
   corpus, rows of {sizes.sample_length} tokens, {sizes.head_rows} a step, AdamW (peak {settings.learning_rate_head}).
   First soft cross-entropy with the target's distribution at every step (EAGLE also regresses the target's features),
-  from 55 % of the budget on the expected number of accepted draft tokens itself. Steps: {steps or "none yet"}.
+  from 55 % of the budget on the expected number of accepted draft tokens itself. P-EAGLE starts from the weights of
+  EAGLE-3. Steps: {steps or "none yet"}.
 - The budgets are in seconds, so the number of steps depends on the machine; `--steps` fixes it instead. Seeds are
   fixed ({settings.seed}); sums on a GPU are not bit for bit reproducible."""
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NOT_SHIPPED = ("peagle",)
-"""Drafters that are trained only where their stage is named, and are not among the built-in models."""
-
 
 @dataclass(frozen=True)
 class ModelSize:

@@ -7,7 +7,7 @@ from pathlib import Path
 ZOO = Path(__file__).parent / "zoo"
 """Folder of the built-in models; its model card is README.md there."""
 
-KINDS = ("target", "eagle", "eagle3", "draft_model")
+KINDS = ("target", "eagle", "eagle3", "peagle", "draft_model")
 """Folders of the zoo. The MTP layer lies inside the target's folder, as in public checkpoints."""
 
 

@@ -189,8 +189,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     ),
     (
         lambda cell: _lacks_weights(cell) and not cell.drafter.traits.in_zoo,
-        "drafter={drafter.kind.value} needs drafter.path, or drafter.weights=random: none is built in; "
-        "`python -m experiments.train_zoo --stages {drafter.kind.value}` trains one for the built-in target",
+        "drafter={drafter.kind.value} needs drafter.path, or drafter.weights=random: none is built in",
     ),
     (
         lambda cell: _lacks_weights(cell) and cell.target.shape is not None and cell.drafter.traits.in_target,

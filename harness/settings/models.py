@@ -52,7 +52,7 @@ DRAFTERS = {
     DrafterKind.eagle: DrafterTraits(has_model=True, drafts_trees=True),
     DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True),
     DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
-    DrafterKind.peagle: DrafterTraits(has_model=True, in_zoo=False),
+    DrafterKind.peagle: DrafterTraits(has_model=True),
     DrafterKind.dflash: DrafterTraits(has_model=True, in_zoo=False),
     DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
