@@ -154,6 +154,8 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
     is_stack: whether there may be more than one. Raises ValueError when such layers do not run; warns about unused
     fields.
     """
+    if not isinstance(data, dict):
+        raise ValueError(f"{source}: expected the sizes of its layers as an object, found {data!r}")
     model_type = data.get("model_type") or LlamaConfig.model_type
     if model_type not in HEAD_LAYERS:
         raise ValueError(

@@ -105,6 +105,8 @@ class DFlashConfig:
     @classmethod
     def _of_original(cls, data: dict[str, Any], source: object) -> Self:
         own = data[ORIGINAL]
+        if not isinstance(own, dict):
+            raise ValueError(f"{source}: expected {ORIGINAL} as an object, found {own!r}")
         warn_of_unknown(own, _ORIGINAL_FIELDS, f"{source}, {ORIGINAL}")
         fields = {key: value for key, value in data.items() if key not in {ORIGINAL, "block_size", "num_target_layers"}}
         layer = _qwen3(fields, source)
