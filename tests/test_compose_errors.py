@@ -42,7 +42,10 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("drafter=eagel3", "drafter=eagel3: no such option (did you mean eagle3?); choices: draft_model, eagle, "),
+        (
+            "drafter=eagel3",
+            "drafter=eagel3: no such option (did you mean eagle3?); choices: dflash, draft_model, eagle, ",
+        ),
         ("verification=strict,a.b:rule", "no such option (use verification.method=a.b:rule?)"),
         ("drafter=a.b:Own", "no such option (use drafter.kind=a.b:Own?)"),
         ("K=3", "(did you mean drafting.num_speculative_tokens?)"),

@@ -261,6 +261,15 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     return zoo_path(config.kind.value, with_weights=False)
 
 
+def _with_sizes(
+    build: Callable[[DrafterSetup], Drafter],
+    load: Callable[[Path, TargetModel], Head],
+    random: Callable[[TargetModel, Path | None], Head],
+) -> DrafterSpec:
+    """A head of a folder, or a random one of the folder's sizes."""
+    return DrafterSpec(build, load, lambda config, target: random(target, _sizes(config, target)))
+
+
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
     path = zoo_path("draft_model", with_weights=False) if config.path is None and config.shape is None else config.path
     given = architecture(path, config.shape, revision=config.revision)
@@ -280,19 +289,11 @@ def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetMod
 _PARTS = [name for name in (*vars(Drafter), *Drafter.__annotations__) if not name.startswith("_")]
 _SPECS = {
     DrafterKind.none: DrafterSpec(lambda setup: NoDrafter()),
-    DrafterKind.eagle: DrafterSpec(
-        _chain, load_eagle, lambda config, target: random_eagle(target, _sizes(config, target))
-    ),
-    DrafterKind.eagle3: DrafterSpec(
-        _chain, load_eagle3, lambda config, target: random_eagle3(target, _sizes(config, target))
-    ),
+    DrafterKind.eagle: _with_sizes(_chain, load_eagle, random_eagle),
+    DrafterKind.eagle3: _with_sizes(_chain, load_eagle3, random_eagle3),
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
-    DrafterKind.peagle: DrafterSpec(
-        _parallel, load_peagle, lambda config, target: random_peagle(target, _sizes(config, target))
-    ),
-    DrafterKind.dflash: DrafterSpec(
-        _block, load_dflash, lambda config, target: random_dflash(target, _sizes(config, target))
-    ),
+    DrafterKind.peagle: _with_sizes(_parallel, load_peagle, random_peagle),
+    DrafterKind.dflash: _with_sizes(_block, load_dflash, random_dflash),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(

@@ -21,8 +21,8 @@ from harness.models.llama_layers import GatedMLP, LlamaAttention, LlamaDecoderLa
 
 LLAMA = LlamaConfig.model_type
 FEWEST_ROWS = 4
-"""Rows from which on a product with a weight sums each row as it does among more of them; fewer take other code in
-the linear algebra libraries."""
+"""Rows from which on a product with a weight sums each row as it does among more of them, on most processors; fewer take
+other code in the linear algebra libraries."""
 
 
 class Rotation(NamedTuple):
@@ -51,7 +51,8 @@ def is_llama(layer: Any) -> bool:
 
 
 def rounds_alike(layer: Any, states: Tensor, view: View | None) -> bool:
-    """Whether one token of each row may go through a layer without the others and come out bit for bit the same.
+    """Whether one token of each row may go through a layer without the others and come out the same: on most processors
+    bit for bit, on all but for the rounding of a sum.
 
     Several threads divide products of few rows in other ways than those of many.
     """
