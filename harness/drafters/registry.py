@@ -217,13 +217,12 @@ def _chain(setup: DrafterSetup) -> Drafter:
 
 
 def _parallel(setup: DrafterSetup) -> Drafter:
-    assert setup.loaded is not None and isinstance(setup.loaded.head, PEagleHead) and setup.tree is None
-    return ParallelDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
-
-
-def _block(setup: DrafterSetup) -> Drafter:
-    assert setup.loaded is not None and isinstance(setup.loaded.head, DFlashHead) and setup.tree is None
-    return BlockDrafter(setup.loaded.head, setup.draft_sampling, setup.shape, setup.caching)
+    assert setup.loaded is not None and setup.tree is None
+    head, given = setup.loaded.head, (setup.draft_sampling, setup.shape, setup.caching)
+    if isinstance(head, DFlashHead):
+        return BlockDrafter(head, *given)
+    assert isinstance(head, PEagleHead)
+    return ParallelDrafter(head, *given)
 
 
 def _with_draft_model(setup: DrafterSetup) -> Drafter:
@@ -261,13 +260,8 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     return zoo_path(config.kind.value, with_weights=False)
 
 
-def _with_sizes(
-    build: Callable[[DrafterSetup], Drafter],
-    load: Callable[[Path, TargetModel], Head],
-    random: Callable[[TargetModel, Path | None], Head],
-) -> DrafterSpec:
-    """A head of a folder, or a random one of the folder's sizes."""
-    return DrafterSpec(build, load, lambda config, target: random(target, _sizes(config, target)))
+def _random(make: Callable[[TargetModel, Path | None], Head]) -> Callable[[DrafterConfig, TargetModel], Head]:
+    return lambda config, target: make(target, _sizes(config, target))
 
 
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
@@ -289,11 +283,11 @@ def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetMod
 _PARTS = [name for name in (*vars(Drafter), *Drafter.__annotations__) if not name.startswith("_")]
 _SPECS = {
     DrafterKind.none: DrafterSpec(lambda setup: NoDrafter()),
-    DrafterKind.eagle: _with_sizes(_chain, load_eagle, random_eagle),
-    DrafterKind.eagle3: _with_sizes(_chain, load_eagle3, random_eagle3),
+    DrafterKind.eagle: DrafterSpec(_chain, load_eagle, _random(random_eagle)),
+    DrafterKind.eagle3: DrafterSpec(_chain, load_eagle3, _random(random_eagle3)),
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
-    DrafterKind.peagle: _with_sizes(_parallel, load_peagle, random_peagle),
-    DrafterKind.dflash: _with_sizes(_block, load_dflash, random_dflash),
+    DrafterKind.peagle: DrafterSpec(_parallel, load_peagle, _random(random_peagle)),
+    DrafterKind.dflash: DrafterSpec(_parallel, load_dflash, _random(random_dflash)),
     DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(

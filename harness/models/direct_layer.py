@@ -21,8 +21,8 @@ from harness.models.llama_layers import GatedMLP, LlamaAttention, LlamaDecoderLa
 
 LLAMA = LlamaConfig.model_type
 FEWEST_ROWS = 4
-"""Rows from which on a product with a weight sums each row as it does among more of them, on most processors; fewer take
-other code in the linear algebra libraries."""
+"""Rows from which on, on most processors, a product with a weight sums each row as it does among more of them; fewer
+take other code in the linear algebra libraries."""
 
 
 class Rotation(NamedTuple):
