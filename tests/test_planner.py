@@ -97,6 +97,19 @@ def test_a_change_of_depth_costs_time_that_no_depth_has():
     assert sum(depth == 2 for depth in taken[500:]) > 0.9 * 2500
 
 
+def test_steps_of_the_usual_depth_and_its_probes_say_what_others_take():
+    """A few early steps of depth 1 were slow, and depth 0 was never taken. Would catch times that are learned for each
+    depth alone, and ones that rare depths keep for good."""
+    made = Planner(K)
+    made.prepare(lambda depths: StepTimes((1,), (FREE,)))
+    for _ in range(6):
+        made.learn(1, 1, (0,), 1.9)
+    for step in range(2000):
+        depth = 3 if step % 32 < 28 else 2 + step // 32 % 2 * 2
+        made.learn(1, depth, (1,), 1.0 + 0.2 * depth)
+    assert [made.seconds(1, depth) for depth in range(K + 1)] == pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8], abs=0.04)
+
+
 @pytest.mark.parametrize("tokens", [(1, 400), (198, 203), (200, 201)], ids=["some", "alike", "same"])
 def test_steps_that_read_prompts_are_learned_from_too(tokens):
     """With many requests in flight every step reads prompts, and no two have quite the same size. Would catch a planner

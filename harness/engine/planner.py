@@ -2,9 +2,10 @@
 
 With B requests and s_i the probability that the first i drafts of a round are accepted, a step of depth K emits
 B (1 + s_1 + .. + s_K) tokens in t(B, K) seconds; the planner takes the K with the largest ratio. Times come from a
-calibration before the clock starts, corrected by the time that steps took in addition (of this depth, as far as it was
-seen; else of similar batch sizes, else of all), or from a given table; survival from the rounds that were read, older
-ones with less weight. What prompts add to a step is taken off: an output token brings as much of it at every depth.
+calibration before the clock starts, or from a given table. A calibration is corrected by the time that steps took in
+addition: by a line over the depth, so that steps of all depths say what a draft costs, of similar batch sizes, else of
+all; and by the steps of one depth, where many were seen. Survival comes from the rounds that were read, older ones with
+less weight. What prompts add to a step is taken off: an output token brings as much of it at every depth.
 The planner knows nothing of the step itself, so lossless methods stay lossless. With a table of times its choices
 follow from the rounds alone.
 Source: goodput of SmartSpec (arXiv 2406.14066), with survival by position instead of one rate for all positions.
@@ -23,12 +24,15 @@ ROUNDS_KEPT = 512
 """Rounds after which the weight of a round has decayed to 1 / e."""
 STEPS_KEPT = 64
 """The same of steps, for the time that they take in addition to their calibration."""
-STEPS_TRUSTED = 4.0
-"""Steps after which their own time counts as much as that of steps less like them."""
+STEPS_TRUSTED, DEPTH_TRUSTED = 4.0, 48.0
+"""Steps of a batch size, and of a depth, after which their own time counts as much as that of steps less like them."""
+SLOPES_KEPT, SLOPE_TRUSTED = 512, 4.0
+"""As STEPS_KEPT for the time that a draft adds, which few steps tell: those of other depths than the usual one; and the
+squared distance from the mean depth, summed over steps, from which on they count as much as the calibration."""
 PROBE_EVERY, PROBE_STEPS = 64, 3
 """Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token
 fewer, to measure its time. The first step of another depth takes longer than those behind it, and does not count."""
-MAX_OUTLIER = 1.5
+MAX_OUTLIER = 1.25
 """What a step takes beyond so many times what was expected counts no further: it would hide what a draft costs."""
 INTERRUPTED = 8.0
 """Steps that take this many times their calibration were interrupted and are ignored."""
@@ -54,15 +58,45 @@ class _Beside:
         left = num_tokens - self.mean_tokens
         return more_s * left, more_tokens * left
 
-    def towards(self, other_s: float, token_s: float) -> float:
+    def fade(self) -> None:
+        """Count less, as another step was seen that says nothing of these."""
+        self._num *= 1 - 1 / SLOPES_KEPT
+
+    def towards(self, other_s: float, token_s: float, trusted: float) -> float:
         """The mean without the prompts, drawn towards another one while few steps were seen.
 
         Args:
             other_s: the other one.
             token_s: seconds of a prompt token.
+            trusted: steps that count as much as the other one.
         """
         own_s = self.mean_s - token_s * self.mean_tokens
-        return (self._num * own_s + STEPS_TRUSTED * other_s) / (self._num + STEPS_TRUSTED)
+        return (self._num * own_s + trusted * other_s) / (self._num + trusted)
+
+
+class _Line:
+    """What steps of all depths took in addition to their calibration, as a line over the depth."""
+
+    def __init__(self) -> None:
+        self._beside, self._mean_depth, self._mean_s, self._num = _Beside(), 0.0, 0.0, 0.0
+        self._covariance, self._variance = 0.0, 0.0
+        """Sums over steps; of seconds without the prompts and depth, and of depth."""
+
+    def add(self, depth: int, seconds: float, num_tokens: int, token_s: float) -> None:
+        """Take in a step; see `_Beside.add`, and `towards` for token_s."""
+        self._beside.add(seconds, num_tokens)
+        self._num = min(self._num + 1, SLOPES_KEPT)
+        more_depth, more_s = depth - self._mean_depth, seconds - token_s * num_tokens - self._mean_s
+        self._mean_depth += more_depth / self._num
+        self._mean_s += more_s / self._num
+        kept = 1 - 1 / SLOPES_KEPT
+        self._covariance = kept * self._covariance + more_s * (depth - self._mean_depth)
+        self._variance = kept * self._variance + more_depth * (depth - self._mean_depth)
+
+    def towards(self, depth: int, other_s: float, token_s: float) -> float:
+        """Of a depth, drawn towards another time as `_Beside.towards` does."""
+        slope = self._covariance / (self._variance + SLOPE_TRUSTED)
+        return self._beside.towards(other_s, token_s, STEPS_TRUSTED) + slope * (depth - self._mean_depth)
 
 
 class Planner:
@@ -73,8 +107,10 @@ class Planner:
         self._num_drafts = num_drafts
         self._times, self._corrects = times, times is None
         self._reached, self._passed = [0.0] * num_drafts, [0.0] * num_drafts
-        self._beside: dict[tuple[int, ...], _Beside] = {}
-        """By group of batch sizes and depth, by group, and of all steps."""
+        self._lines: dict[int | None, _Line] = {}
+        """By group of batch sizes, and of all steps: None."""
+        self._beside: dict[tuple[int, int], _Beside] = {}
+        """By group of batch sizes and depth."""
         self._covariance, self._variance = 0.0, 0.0
         """Of seconds and prompt tokens, and of prompt tokens, among steps of one group and depth."""
         self._with_prompts, self._token_s = _Beside(), 0.0
@@ -122,10 +158,12 @@ class Planner:
         """Expected seconds of a step."""
         assert self._times is not None, "prepare comes first"
         calibrated = self._times.at(num_requests, depth)
-        beside_s = 0.0
-        for kind in _kinds(num_requests, depth):
-            if kind in self._beside:
-                beside_s = self._beside[kind].towards(beside_s, self._token_s)
+        beside_s, group = 0.0, _group(num_requests)
+        for kind in (None, group):
+            if kind in self._lines:
+                beside_s = self._lines[kind].towards(depth, beside_s, self._token_s)
+        if (group, depth) in self._beside:
+            beside_s = self._beside[group, depth].towards(beside_s, self._token_s, DEPTH_TRUSTED)
         return max(calibrated + beside_s, calibrated * LEAST_SHARE)
 
     def learn(
@@ -151,8 +189,13 @@ class Planner:
             seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
         if num_prompt_tokens:
             self._with_prompts.add(seconds - calibrated, num_prompt_tokens)
-        for kind in _kinds(num_requests, depth):
-            added = self._beside.setdefault(kind, _Beside()).add(seconds - calibrated, num_prompt_tokens)
+        group = _group(num_requests)
+        for kind in (None, group):
+            line = self._lines.setdefault(kind, _Line())
+            line.add(depth, seconds - calibrated, num_prompt_tokens, self._token_s)
+        for beside in self._beside.values():
+            beside.fade()
+        added = self._beside.setdefault((group, depth), _Beside()).add(seconds - calibrated, num_prompt_tokens)
         self._covariance = (1 - 1 / STEPS_KEPT) * self._covariance + added[0]
         self._variance = (1 - 1 / STEPS_KEPT) * self._variance + added[1]
         self._token_s = self._seconds_of_a_prompt_token()
@@ -170,8 +213,6 @@ class Planner:
         return max(0.0, (self._covariance + weight * mean_s / mean_tokens) / (self._variance + weight))
 
 
-def _kinds(num_requests: int, depth: int) -> tuple[tuple[int, ...], ...]:
-    """Of steps that are alike, the most general kind first: all, those of batch sizes up to the next power of two, and
-    of these those of a depth."""
-    group = (num_requests - 1).bit_length()
-    return (), (group,), (group, depth)
+def _group(num_requests: int) -> int:
+    """Of batch sizes that are alike: those up to the next power of two."""
+    return (num_requests - 1).bit_length()
