@@ -47,20 +47,20 @@ class _Beside:
     older ones count less."""
 
     def __init__(self) -> None:
-        self._num, self.mean_s, self.mean_tokens = 0.0, 0.0, 0.0
+        self.num, self.mean_s, self.mean_tokens = 0.0, 0.0, 0.0
 
     def add(self, seconds: float, num_tokens: int) -> tuple[float, float]:
         """Take in a step; returns what it adds to the covariance of both and to the variance of the tokens."""
-        self._num = min(self._num + 1, STEPS_KEPT)
+        self.num = min(self.num + 1, STEPS_KEPT)
         more_s, more_tokens = seconds - self.mean_s, num_tokens - self.mean_tokens
-        self.mean_s += more_s / self._num
-        self.mean_tokens += more_tokens / self._num
+        self.mean_s += more_s / self.num
+        self.mean_tokens += more_tokens / self.num
         left = num_tokens - self.mean_tokens
         return more_s * left, more_tokens * left
 
     def fade(self) -> None:
         """Count less, as another step was seen that says nothing of these."""
-        self._num *= 1 - 1 / SLOPES_KEPT
+        self.num *= 1 - 1 / SLOPES_KEPT
 
     def towards(self, other_s: float, token_s: float, trusted: float) -> float:
         """The mean without the prompts, drawn towards another one while few steps were seen.
@@ -71,32 +71,36 @@ class _Beside:
             trusted: steps that count as much as the other one.
         """
         own_s = self.mean_s - token_s * self.mean_tokens
-        return (self._num * own_s + trusted * other_s) / (self._num + trusted)
+        return (self.num * own_s + trusted * other_s) / (self.num + trusted)
 
 
 class _Line:
     """What steps of all depths took in addition to their calibration, as a line over the depth."""
 
     def __init__(self) -> None:
-        self._beside, self._mean_depth, self._mean_s, self._num = _Beside(), 0.0, 0.0, 0.0
+        self._beside, self._depth = _Beside(), 0.0
+        """Means of the last steps; their depth."""
+        self._num, self._mean_s, self._mean_depth = 0.0, 0.0, 0.0
+        """Of more steps, for the slope: seconds without the prompts, and depth."""
         self._covariance, self._variance = 0.0, 0.0
-        """Sums over steps; of seconds without the prompts and depth, and of depth."""
+        """Of these; of seconds and depth, and of depth. Sums over steps."""
 
     def add(self, depth: int, seconds: float, num_tokens: int, token_s: float) -> None:
         """Take in a step; see `_Beside.add`, and `towards` for token_s."""
         self._beside.add(seconds, num_tokens)
+        self._depth += (depth - self._depth) / self._beside.num
         self._num = min(self._num + 1, SLOPES_KEPT)
-        more_depth, more_s = depth - self._mean_depth, seconds - token_s * num_tokens - self._mean_s
-        self._mean_depth += more_depth / self._num
+        more_s, more_depth = seconds - token_s * num_tokens - self._mean_s, depth - self._mean_depth
         self._mean_s += more_s / self._num
-        kept = 1 - 1 / SLOPES_KEPT
-        self._covariance = kept * self._covariance + more_s * (depth - self._mean_depth)
-        self._variance = kept * self._variance + more_depth * (depth - self._mean_depth)
+        self._mean_depth += more_depth / self._num
+        kept, left = 1 - 1 / SLOPES_KEPT, depth - self._mean_depth
+        self._covariance = kept * self._covariance + more_s * left
+        self._variance = kept * self._variance + more_depth * left
 
     def towards(self, depth: int, other_s: float, token_s: float) -> float:
         """Of a depth, drawn towards another time as `_Beside.towards` does."""
-        slope = self._covariance / (self._variance + SLOPE_TRUSTED)
-        return self._beside.towards(other_s, token_s, STEPS_TRUSTED) + slope * (depth - self._mean_depth)
+        away_s = self._covariance / (self._variance + SLOPE_TRUSTED) * (depth - self._depth)
+        return self._beside.towards(other_s - away_s, token_s, STEPS_TRUSTED) + away_s
 
 
 class Planner:
