@@ -18,10 +18,12 @@ from harness.models.head import save_head
 from harness.models.tree_places import TreePlaces
 from kernels.contract import DraftSampling
 from tests.tiny_models import (
+    TOLERANCE,
     VOCAB_SIZE,
     edit_config,
     edit_weights,
     positions_from,
+    random_causal_lm,
     random_target,
     random_tokens,
     randomize,
@@ -70,24 +72,32 @@ def load_quietly(folder, target):
         return load_dflash(folder, target)
 
 
-def write_original(folder, head):
+def write_original(folder, head, **changes):
     """The same head in z-lab's layout: no output matrix, and layers counted by what leaves them."""
-    sizes = head.config.to_dict()["transformer_layer_config"]
+    save_head(head, folder)
+    sizes = head.config.layer.to_dict() | {"dtype": "float32"}
     own = {"mask_token_id": MASK_TOKEN_ID, "target_layer_ids": [index - 1 for index in AUX_LAYERS]}
-    fields = {
-        "architectures": ["DFlashDraftModel"],
-        "block_size": BLOCK_SIZE,
-        "num_target_layers": 7,
-        "dtype": "float32",
-    }
-    (folder / "config.json").write_text(json.dumps(sizes | fields | {"dflash_config": own}))
+    fields = {"architectures": ["DFlashDraftModel"], "block_size": BLOCK_SIZE, "num_target_layers": 7}
+    (folder / "config.json").write_text(json.dumps(sizes | fields | {"dflash_config": own | changes}))
 
 
-@pytest.mark.parametrize("ids", [DRAFT_IDS, None, torch.arange(VOCAB_SIZE)], ids=["few tokens", "shared", "own matrix"])
-def test_a_written_head_is_read_back(tmp_path, target, ids):
+def assert_refused_in_one_line(folder, target, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        load_dflash(folder, target)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "left_out"),
+    [(DRAFT_IDS, ()), (None, ()), (torch.arange(VOCAB_SIZE), ()), (torch.arange(VOCAB_SIZE), ("d2t", "t2d"))],
+    ids=["few tokens", "shared", "own matrix", "own matrix without ids"],
+)
+def test_a_written_head_is_read_back(tmp_path, target, ids, left_out):
     """Would catch an output matrix of all tokens that is taken for the target's, and lost ids of draft tokens."""
     head = make_head(target, ids)
     save_head(head, tmp_path)
+    for name in left_out:
+        edit_weights(tmp_path, drop=name)
     loaded = load_quietly(tmp_path, target)
     assert torch.equal(run(loaded), run(head)) and loaded.config.to_dict() == head.config.to_dict()
     assert loaded.unused_keys == () and loaded.has_own_output == (ids is not None)
@@ -107,14 +117,27 @@ def test_the_original_layout_is_read(tmp_path, target):
     assert not torch.allclose(run(load_dflash(tmp_path, target)), expected, atol=1e-2)
 
 
+def test_target_layer_ids_are_those_of_layers_whose_output_is_read(tmp_path, target):
+    """Of modules that count for themselves: would catch an off by one here and in `write_original` alike."""
+    write_original(tmp_path, make_head(target))
+    causal_lm, tokens, left = random_causal_lm(), random_tokens(1, NUM_KNOWN), []
+    for index in json.loads((tmp_path / "config.json").read_text())["dflash_config"]["target_layer_ids"]:
+        causal_lm.model.layers[index].register_forward_hook(lambda *given: left.append(given[-1]))
+    causal_lm(tokens)
+    loaded = load_dflash(tmp_path, target)
+    output = target.forward(tokens, positions_from([0], NUM_KNOWN), None, loaded.aux_layers)
+    torch.testing.assert_close(torch.cat(output.aux, dim=-1), torch.cat(left, dim=-1), **TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"block_size": None}, "expected block_size as one number, found None; without it this is no DFlash head"),
+        ({"block_size": True}, "expected block_size as one number, found True"),
         ({"block_size": 1}, "expected block_size 2 or more, found 1"),
         ({"mask_token_id": "11"}, "expected mask_token_id as one number, found '11'"),
+        ({"mask_token_id": -1}, "from 0 to 60, a token of target tiny, found -1"),
         ({"mask_token_id": VOCAB_SIZE}, f"from 0 to 60, a token of target tiny, found {VOCAB_SIZE}"),
-        ({"aux_hidden_state_layer_ids": None}, "expected aux_hidden_state_layer_ids as a list of layers, found None"),
+        ({"aux_hidden_state_layer_ids": ["1"]}, r"expected aux_hidden_state_layer_ids as a list .* found \['1'\]"),
         ({"aux_hidden_state_layer_ids": [1, 2, 7]}, r"different layers from 0 to 6, .* found \[1, 2, 7\]"),
         ({"aux_hidden_state_layer_ids": [1, 2, 2]}, r"different layers from 0 to 6, .* found \[1, 2, 2\]"),
         ({"sample_from_anchor": True}, "drafts at masked places alone, found sample_from_anchor true"),
@@ -124,11 +147,39 @@ def test_the_original_layout_is_read(tmp_path, target):
         ({"dflash_config": None}, "expected dflash_config as an object, found None"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused_in_one_line(folder, target, fields, message):
+def test_a_config_that_does_not_fit_is_refused(folder, target, fields, message):
     edit_config(folder, **fields)
-    with pytest.raises(ValueError, match=message) as refused:
-        load_dflash(folder, target)
-    assert "\n" not in str(refused.value)
+    assert_refused_in_one_line(folder, target, message)
+
+
+@pytest.mark.parametrize("name", ["block_size", "mask_token_id", "aux_hidden_state_layer_ids"])
+def test_a_config_without_a_field_that_it_needs_is_refused(folder, target, name):
+    edit_config(folder, drop=(name,))
+    assert_refused_in_one_line(folder, target, f"expected {name} as .*, found None")
+
+
+def test_a_config_of_neither_layout_is_refused(folder, target):
+    edit_config(folder, drop=("transformer_layer_config",))
+    assert_refused_in_one_line(folder, target, "dflash_config or transformer_layer_config, found neither")
+
+
+@pytest.mark.parametrize(
+    ("fields", "own", "message"),
+    [
+        ({"block_size": None}, {}, "expected block_size as one number, found None"),
+        ({"block_size": "5"}, {}, "expected block_size as one number, found '5'"),
+        ({}, {"mask_token_id": None}, "expected mask_token_id as one number, found None"),
+        ({}, {"target_layer_ids": None}, "expected target_layer_ids as a list of layers, found None"),
+        ({}, {"target_layer_ids": [0, 1.0, 3]}, r"expected target_layer_ids as a list .* found \[0, 1\.0, 3\]"),
+        ({}, {"target_layer_ids": [0, 1, 6]}, "different layers from 0 to 6"),
+        ({"speculators_model_type": "eagle3"}, {}, "expected speculators_model_type 'dflash', found 'eagle3'"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "every layer, found sliding_attention"),
+    ],
+)
+def test_a_config_of_the_original_layout_that_does_not_fit_is_refused(tmp_path, target, fields, own, message):
+    write_original(tmp_path, make_head(target), **own)
+    edit_config(tmp_path, **fields)
+    assert_refused_in_one_line(tmp_path, target, message)
 
 
 @pytest.mark.parametrize(
@@ -136,20 +187,14 @@ def test_a_config_that_does_not_fit_is_refused_in_one_line(folder, target, field
     [
         ({"hidden_size": 48}, "expected hidden_size 24, that of target tiny, found 48; the head was made for another"),
         ({"num_hidden_layers": 0}, "expected num_hidden_layers 1 or more, found 0"),
-        ({"layer_types": ["sliding_attention", "full_attention"]}, "sliding_attention"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "full attention in every layer, found sliding_"),
+        ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "every layer, found sliding_"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(folder, target, changes, message):
     layers = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
     edit_config(folder, transformer_layer_config=layers | changes)
-    with pytest.raises(ValueError, match=message):
-        load_dflash(folder, target)
-
-
-def test_a_config_of_neither_layout_is_refused(folder, target):
-    edit_config(folder, drop=("transformer_layer_config",))
-    with pytest.raises(ValueError, match="a DFlash head with dflash_config or transformer_layer_config, found neither"):
-        load_dflash(folder, target)
+    assert_refused_in_one_line(folder, target, message)
 
 
 def test_few_draft_tokens_need_an_output_matrix(folder, target):
@@ -167,10 +212,9 @@ def test_an_embedding_that_is_not_the_targets_is_refused(folder, target):
         load_dflash(folder, target)
 
 
-def test_more_drafts_than_a_block_holds_are_refused(target):
+def test_more_drafts_than_a_block_holds_are_refused_before_memory_is_taken(target):
+    """Would catch the check behind the caches: no machine has memory for slots of so many places."""
     head = make_head(target)
     BlockDrafter(head, DraftSampling.sampled, DrafterShape(2, 30, BLOCK_SIZE - 1, VOCAB_SIZE))
-    with pytest.raises(
-        ValueError, match=r"drafting\.num_speculative_tokens: expected at most 4 .* blocks of 5, found 5"
-    ):
-        BlockDrafter(head, DraftSampling.sampled, DrafterShape(2, 30, BLOCK_SIZE, VOCAB_SIZE))
+    with pytest.raises(ValueError, match=r"drafting\.num_speculative_tokens: expected at most 4 .* of 5, found 5"):
+        BlockDrafter(head, DraftSampling.sampled, DrafterShape(2, 10**15, BLOCK_SIZE, VOCAB_SIZE))
