@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedConfig
 
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
-from harness.models.eagle3_config import UNREAD_FIELDS, check_kind
+from harness.models.eagle3_config import UNREAD_FIELDS, check_kind, stated_draft_vocab_size, stated_verifier
 from harness.models.target import TargetModel
 
 LAYER_TYPE = "qwen3"
@@ -77,7 +77,7 @@ class DFlashConfig:
         """
         check_kind(data, cls.kind, source)
         if ORIGINAL in data:
-            return cls._of_original(data, source)
+            return cls._of_original(data, target, source)
         if "transformer_layer_config" not in data:
             raise ValueError(
                 f"{source}: expected a DFlash head with {ORIGINAL} or transformer_layer_config, found neither"
@@ -91,26 +91,36 @@ class DFlashConfig:
             )
         width = data.get("target_hidden_size") or layer.hidden_size
         if width != layer.hidden_size:
-            raise ValueError(f"{source}: expected target_hidden_size {layer.hidden_size}, its own, found {width}")
-        verifier = (data.get("speculators_config") or {}).get("verifier") or {}
+            raise ValueError(f"{source}: expected target_hidden_size {layer.hidden_size}, its own, found {width!r}")
         return cls(
             layer,
-            data.get("draft_vocab_size") or layer.vocab_size,
+            stated_draft_vocab_size(data, layer, source),
             _whole_numbers(data, "aux_hidden_state_layer_ids", source),
             _whole_number(data, "block_size", source),
             _whole_number(data, "mask_token_id", source),
-            verifier.get("name_or_path"),
+            stated_verifier(data, source),
         )
 
     @classmethod
-    def _of_original(cls, data: dict[str, Any], source: object) -> Self:
+    def _of_original(cls, data: dict[str, Any], target: TargetModel, source: object) -> Self:
         own = data[ORIGINAL]
         if not isinstance(own, dict):
             raise ValueError(f"{source}: expected {ORIGINAL} as an object, found {own!r}")
         warn_of_unknown(own, _ORIGINAL_FIELDS, f"{source}, {ORIGINAL}")
         fields = {key: value for key, value in data.items() if key not in {ORIGINAL, "block_size", "num_target_layers"}}
         layer = _qwen3(fields, source)
+        num_layers = data.get("num_target_layers", target.num_layers)
+        if num_layers != target.num_layers:
+            raise ValueError(
+                f"{source}: expected num_target_layers {target.num_layers}, those of target {target.name}, found "
+                f"{num_layers!r}; the head was made for another target"
+            )
         if data.get("block_size") is not None:
+            if own.get("block_size", data["block_size"]) != data["block_size"]:
+                raise ValueError(
+                    f"{source}: expected one block_size, found {data['block_size']!r}, and {own['block_size']!r} in "
+                    f"{ORIGINAL}"
+                )
             own = own | {"block_size": data["block_size"]}
         # it counts layers whose output is read from 0 on, which is what enters the next one
         after = _whole_numbers(own, "target_layer_ids", source)
@@ -168,6 +178,8 @@ def _qwen3(fields: dict[str, Any], source: object) -> PreTrainedConfig:
     config = layer_config(fields, source, is_stack=True)
     if config.model_type == LAYER_TYPE:
         return config
+    if fields.get("use_sliding_window"):
+        raise ValueError(f"{source}: expected full attention in every layer, found use_sliding_window true")
     same = {key: value for key, value in layer_fields(config).items() if key not in ("model_type", "mlp_bias")}
     return layer_config(same | {"model_type": LAYER_TYPE}, source, is_stack=True)
 

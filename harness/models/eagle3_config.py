@@ -148,6 +148,27 @@ def check_kind(data: dict[str, Any], kind: str, source: object) -> None:
         )
 
 
+def stated_draft_vocab_size(data: dict[str, Any], layer: PreTrainedConfig, source: object) -> int:
+    """Tokens that a head can propose; all where its file says nothing. Raises ValueError for what is no count."""
+    stated = data.get("draft_vocab_size")
+    if stated is None:
+        return int(layer.vocab_size)
+    if type(stated) is not int or stated < 1:
+        raise ValueError(f"{source}: expected draft_vocab_size as a whole number of 1 or more, found {stated!r}")
+    return stated
+
+
+def stated_verifier(data: dict[str, Any], source: object) -> str | None:
+    """Name of the target in a file of the speculators layout; None without one. Raises ValueError for another form."""
+    found: Any = data
+    for name in ("speculators_config", "verifier"):
+        found = found.get(name) or {}
+        if not isinstance(found, dict):
+            raise ValueError(f"{source}: expected {name} as an object, found {found!r}")
+    name_or_path = found.get("name_or_path")
+    return None if name_or_path is None else str(name_or_path)
+
+
 def eagle3_fields(
     data: dict[str, Any], target: TargetModel, source: object, *, is_stack: bool = False
 ) -> dict[str, Any]:
@@ -160,17 +181,16 @@ def eagle3_fields(
     if "transformer_layer_config" in data:
         warn_of_unknown(data, READ_FIELDS | UNREAD_FIELDS, source)
     warn_of_unknown(nested, NESTED_FIELDS, f"{source}, eagle_config")
-    verifier = (data.get("speculators_config") or {}).get("verifier") or {}
     return {
         "layer": layer,
-        "draft_vocab_size": data.get("draft_vocab_size") or layer.vocab_size,
+        "draft_vocab_size": stated_draft_vocab_size(data, layer, source),
         "aux_layers": tuple(stated) if stated else default_aux_layers(target.num_layers),
         "target_hidden_size": data.get("target_hidden_size") or layer.hidden_size,
         "norm_before_residual": bool(data.get("norm_before_residual", False)),
         "norm_before_fc": bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
         "fc_norm": bool(data.get("fc_norm", False)),
         "norm_output": bool(data.get("norm_output", False)),
-        "verifier": verifier.get("name_or_path"),
+        "verifier": stated_verifier(data, source),
     }
 
 
