@@ -29,6 +29,11 @@ STEPS_TRUSTED, DEPTH_TRUSTED = 4.0, 48.0
 SLOPES_KEPT, SLOPE_TRUSTED = 512, 4.0
 """As STEPS_KEPT for the time that a draft adds, which few steps tell: those of other depths than the usual one; and the
 squared distance from the mean depth, summed over steps, from which on they count as much as the calibration."""
+LEVEL_KEPT = 16
+"""As STEPS_KEPT for the means from which a step's depth and time are told apart: few, so that what slows all steps of a
+while, such as another job, is not taken for what a draft costs."""
+PLAN_EVERY = 8
+"""Steps for which a choice holds, for requests of one number: planning takes longer than it may change in a step."""
 PROBE_EVERY, PROBE_STEPS = 64, 3
 """Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token
 fewer, to measure its time. The first step of another depth takes longer than those behind it, and does not count."""
@@ -81,7 +86,7 @@ class _Line:
         self._beside, self._depth = _Beside(), 0.0
         """Means of the last steps; their depth."""
         self._num, self._mean_s, self._mean_depth = 0.0, 0.0, 0.0
-        """Of more steps, for the slope: seconds without the prompts, and depth."""
+        """Of fewer steps, for the slope: seconds without the prompts, and depth."""
         self._covariance, self._variance = 0.0, 0.0
         """Of these; of seconds and depth, and of depth. Sums over steps."""
 
@@ -89,7 +94,7 @@ class _Line:
         """Take in a step; see `_Beside.add`, and `towards` for token_s."""
         self._beside.add(seconds, num_tokens)
         self._depth += (depth - self._depth) / self._beside.num
-        self._num = min(self._num + 1, SLOPES_KEPT)
+        self._num = min(self._num + 1, LEVEL_KEPT)
         more_s, more_depth = seconds - token_s * num_tokens - self._mean_s, depth - self._mean_depth
         self._mean_s += more_s / self._num
         self._mean_depth += more_depth / self._num
@@ -119,6 +124,10 @@ class Planner:
         """Of seconds and prompt tokens, and of prompt tokens, among steps of one group and depth."""
         self._with_prompts, self._token_s = _Beside(), 0.0
         """Of steps that read prompts; seconds that a prompt token adds to a step."""
+        self._calibrated: dict[int, tuple[float, ...]] = {}
+        """Calibrated seconds by depth, of batch sizes that occurred."""
+        self._planned: dict[int, int] = {}
+        """Depths that were planned in the last steps, by batch size."""
         self._num_steps, self._depth_before, self._read_prompts = 0, -1, False
         """Of the last step with rounds that was read: its depth, and whether it read prompts too."""
 
@@ -133,8 +142,12 @@ class Planner:
 
     def choose(self, num_requests: int) -> int:
         """See harness.engine.depth.Depth."""
+        if self._num_steps % PLAN_EVERY == 0:
+            self._planned.clear()
+        if num_requests not in self._planned:
+            self._planned[num_requests] = self.best(num_requests)
         self._num_steps += 1
-        best = self.best(num_requests)
+        best = self._planned[num_requests]
         if self._num_steps % PROBE_EVERY < PROBE_EVERY - PROBE_STEPS:
             return best
         probed = best + (-1 if self._num_steps // PROBE_EVERY % 2 else 1)
@@ -160,8 +173,7 @@ class Planner:
 
     def seconds(self, num_requests: int, depth: int) -> float:
         """Expected seconds of a step."""
-        assert self._times is not None, "prepare comes first"
-        calibrated = self._times.at(num_requests, depth)
+        calibrated = self._calibrated_s(num_requests, depth)
         beside_s, group = 0.0, _group(num_requests)
         for kind in (None, group):
             if kind in self._lines:
@@ -174,19 +186,13 @@ class Planner:
         self, num_requests: int, depth: int, num_accepted: Sequence[int], seconds: float, num_prompt_tokens: int = 0
     ) -> None:
         """See harness.engine.depth.Depth."""
-        kept, reaching = 1 - 1 / ROUNDS_KEPT, num_accepted
-        for place in range(depth):
-            reached, passed = self._reached[place], self._passed[place]
-            for accepted in reaching:
-                reached, passed = kept * reached + 1, kept * passed + (accepted > place)
-            self._reached[place], self._passed[place] = reached, passed
-            reaching = [accepted for accepted in reaching if accepted > place]
+        self._count(depth, num_accepted)
         # the first step of another graph takes longer
         is_first = depth != self._depth_before or (self._read_prompts and not num_prompt_tokens)
         self._depth_before, self._read_prompts = depth, num_prompt_tokens > 0
         if is_first or not self._corrects or self._times is None:
             return
-        calibrated, expected_s = self._times.at(num_requests, depth), self.seconds(num_requests, depth)
+        calibrated, expected_s = self._calibrated_s(num_requests, depth), self.seconds(num_requests, depth)
         if seconds >= INTERRUPTED * calibrated:
             return
         if self._with_prompts.mean_tokens or not num_prompt_tokens:
@@ -203,6 +209,25 @@ class Planner:
         self._covariance = (1 - 1 / STEPS_KEPT) * self._covariance + added[0]
         self._variance = (1 - 1 / STEPS_KEPT) * self._variance + added[1]
         self._token_s = self._seconds_of_a_prompt_token()
+
+    def _calibrated_s(self, num_requests: int, depth: int) -> float:
+        if num_requests not in self._calibrated:
+            times = self._times
+            assert times is not None, "prepare comes first"
+            self._calibrated[num_requests] = tuple(times.at(num_requests, each) for each in self.choices(num_requests))
+        return self._calibrated[num_requests][depth]
+
+    def _count(self, depth: int, num_accepted: Sequence[int]) -> None:
+        """Take in the rounds of a step, which all count alike."""
+        num_ending = [0] * (depth + 1)
+        for accepted in num_accepted:
+            num_ending[accepted] += 1
+        num_reaching = len(num_accepted)
+        for place, ending in enumerate(num_ending[:depth]):
+            kept, num_passing = (1 - 1 / ROUNDS_KEPT) ** num_reaching, num_reaching - ending
+            self._reached[place] = kept * self._reached[place] + num_reaching
+            self._passed[place] = kept * self._passed[place] + num_passing
+            num_reaching = num_passing
 
     def _seconds_of_a_prompt_token(self) -> float:
         """0 while no step has read one.
