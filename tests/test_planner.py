@@ -110,6 +110,31 @@ def test_steps_of_the_usual_depth_and_its_probes_say_what_others_take():
     assert [made.seconds(1, depth) for depth in range(K + 1)] == pytest.approx([1.0, 1.2, 1.4, 1.6, 1.8], abs=0.06)
 
 
+def test_prompts_that_begin_as_the_depth_falls_do_not_make_shallow_steps_look_slow():
+    """As with many requests that begin at once: their first rounds are deep, and no prompt is read before the first of
+    them end. Would catch a slope of steps whose prompts are not told apart yet, which would be far below .2 here, so
+    that the planner drafts more and more, and learns nothing of other depths."""
+    generator = np.random.default_rng(5)
+    made = Planner(K)
+    made.prepare(lambda depths: StepTimes((1,), (tuple(1 + 0.2 * depth for depth in range(K + 1)),)))
+    for step in range(36):
+        depth, num_tokens = (4, 0) if step < 30 else (2, int(generator.integers(200, 300)))
+        made.learn(1, depth, (1,), 1.0 + 0.2 * depth + 0.004 * num_tokens, num_tokens)
+    assert (made.seconds(1, 4) - made.seconds(1, 0)) / 4 == pytest.approx(0.2, abs=0.05)
+
+
+def test_a_slow_while_is_not_taken_for_the_cost_of_a_draft():
+    """Another job slows steps for a while in each stretch of deeper drafts. Would catch a slope between the means of
+    all steps of each depth, which would be .4 here; depths 1 and 4, never taken, tell it."""
+    made = Planner(K)
+    made.prepare(lambda depths: StepTimes((1,), (FREE,)))
+    for step in range(4096):
+        place = step % 256
+        depth, slow = (3, 40 <= place < 100) if place < 128 else (2, False)
+        made.learn(1, depth, (1,), (1.0 + 0.2 * depth) * (1.24 if slow else 1))
+    assert (made.seconds(1, 4) - made.seconds(1, 1)) / 3 == pytest.approx(0.2, abs=0.04)
+
+
 @pytest.mark.parametrize("tokens", [(1, 400), (198, 203), (200, 201)], ids=["some", "alike", "same"])
 def test_steps_that_read_prompts_are_learned_from_too(tokens):
     """With many requests in flight every step reads prompts, and no two have quite the same size. Would catch a planner

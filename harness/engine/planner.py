@@ -32,6 +32,9 @@ squared distance from the mean depth, summed over steps, from which on they coun
 LEVEL_KEPT = 16
 """As STEPS_KEPT for the means from which a step's depth and time are told apart: few, so that what slows all steps of a
 while, such as another job, is not taken for what a draft costs."""
+PROMPTS_KNOWN = 32
+"""Steps with prompts after which the time of a prompt token is known: from then on such steps, too, tell what a draft
+adds. Before, prompts that begin as the depth falls would make shallow steps look slow, and for long."""
 PLAN_EVERY = 8
 """Steps for which a choice holds, for requests of one number: planning takes longer than it may change in a step."""
 PROBE_EVERY, PROBE_STEPS = 64, 3
@@ -90,10 +93,12 @@ class _Line:
         self._covariance, self._variance = 0.0, 0.0
         """Of these; of seconds and depth, and of depth. Sums over steps."""
 
-    def add(self, depth: int, seconds: float, num_tokens: int, token_s: float) -> None:
+    def add(self, depth: int, seconds: float, num_tokens: int, token_s: float, tells_slope: bool) -> None:
         """Take in a step; see `_Beside.add`, and `towards` for token_s."""
         self._beside.add(seconds, num_tokens)
         self._depth += (depth - self._depth) / self._beside.num
+        if not tells_slope:
+            return
         self._num = min(self._num + 1, LEVEL_KEPT)
         more_s, more_depth = seconds - token_s * num_tokens - self._mean_s, depth - self._mean_depth
         self._mean_s += more_s / self._num
@@ -199,10 +204,10 @@ class Planner:
             seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
         if num_prompt_tokens:
             self._with_prompts.add(seconds - calibrated, num_prompt_tokens)
-        group = _group(num_requests)
+        group, tells_slope = _group(num_requests), not num_prompt_tokens or self._with_prompts.num >= PROMPTS_KNOWN
         for kind in (None, group):
             line = self._lines.setdefault(kind, _Line())
-            line.add(depth, seconds - calibrated, num_prompt_tokens, self._token_s)
+            line.add(depth, seconds - calibrated, num_prompt_tokens, self._token_s, tells_slope)
         for beside in self._beside.values():
             beside.fade()
         added = self._beside.setdefault((group, depth), _Beside()).add(seconds - calibrated, num_prompt_tokens)

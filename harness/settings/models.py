@@ -64,7 +64,7 @@ DRAFTERS = {
     DrafterKind.suffix: DrafterTraits(
         is_one_hot=True,
         settings=("suffix_min", "suffix_factor", "suffix_history"),
-        name="{kind} (from {suffix_min}, x {suffix_factor})",
+        name="{kind} (from {suffix_min}, x {suffix_factor}, history {suffix_history})",
     ),
 }
 _OF_ONES_OWN = DrafterTraits()
