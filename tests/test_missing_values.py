@@ -12,6 +12,7 @@ from harness.report.missing_values import (
     NO_DRAFTS,
     NOT_RECORDED,
     OF_BASELINE,
+    OF_CHAINS,
     TURNED_OFF,
     missing_value_notes,
 )
@@ -48,6 +49,11 @@ def without_expected(record):
 
 def baseline():
     return simulated_cell(baseline_settings(), [], num_prompts=3, num_rounds=4)
+
+
+def tree():
+    shape = {"drafting__tree": "1-1", "drafting__siblings": "distinct", "verification__method": "recursive"}
+    return without_expected(cell_of(drafting__num_speculative_tokens=2, **shape))
 
 
 def nothing_drafted():
@@ -92,11 +98,12 @@ def test_every_dash_and_every_missing_number_of_a_table_is_explained_below_it(na
     [
         ([baseline(), cell_of(expected=False)], f"n/a under expected length: {TURNED_OFF}."),
         ([baseline(), without_expected(cell_of())], f"n/a under expected length: {NOT_RECORDED}."),
+        ([baseline(), tree()], f"n/a under expected length: {OF_CHAINS}."),
         ([cell_of()], f"n/a under speedup: {NO_BASELINE}."),
         ([baseline(), nothing_drafted()], f"n/a under acceptance rate (%): {NO_DRAFTS}."),
         ([baseline()], OF_BASELINE),
     ],
-    ids=["turned off", "not recorded", "no baseline", "no drafts", "baseline"],
+    ids=["turned off", "not recorded", "tree", "no baseline", "no drafts", "baseline"],
 )
 def test_the_reason_is_the_one_of_this_run(records, note):
     assert note in missing_value_notes(results_of(*records).cells, ["acceptance_rate", EXPECTED, "speedup"])

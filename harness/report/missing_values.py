@@ -22,6 +22,7 @@ OTHER_SESSIONS = "cell and baseline share no prompt that was measured in one ses
 FAILED = "the cell failed; the report says why"
 TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
+OF_CHAINS = "it is worked out for chains of drafts, not for trees"
 NO_DRAFTS = "no draft of the cell counts as evidence for it"
 NO_REASONING = "no end of reasoning was looked for, or nothing of that kind came up"
 NO_LIMITS = "no limit is set (measurement.max_ttft_ms, max_tpot_ms, max_e2e_ms)"
@@ -76,9 +77,15 @@ def _why(cell: CellResult, name: str) -> str:
     if name in REASONING_METRICS:
         return NO_REASONING
     if is_measured_beside(name):
-        measurement = cell.record.config.get("measurement", {})
-        return NOT_RECORDED if measurement.get("expected_acceptance", True) else TURNED_OFF
+        return _why_not_beside(cell, name)
     return NO_DRAFTS if metric(name).of_tokens else NO_GAPS
+
+
+def _why_not_beside(cell: CellResult, name: str) -> str:
+    if name.startswith("expected_length_") and cell["tree"]:
+        return OF_CHAINS
+    measurement = cell.record.config.get("measurement", {})
+    return NOT_RECORDED if measurement.get("expected_acceptance", True) else TURNED_OFF
 
 
 def _column(name: str) -> str:

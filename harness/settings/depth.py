@@ -35,7 +35,8 @@ def read_depths(text: str, max_drafts: int) -> DepthTable:
         raise ValueError(f"expected 0 to {max_drafts} drafts, found {max(depths)} in {text!r}")
     if len(set(depths)) == 1:
         raise ValueError(
-            f"expected depths that differ with the batch size, found {text!r}; {depths[0]} alone is that for all"
+            "expected depths that differ with the batch size, such as 1:4/8:2, "
+            f"found {text!r}; {depths[0]} alone is that for all"
         )
     changes = [True, *(depth != before for before, depth in pairwise(depths))]
     return tuple((size, depth) for size, depth, changed in zip(sizes, depths, changes, strict=True) if changed)
