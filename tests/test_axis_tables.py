@@ -81,7 +81,16 @@ def test_trees_of_one_method_are_candidates_beside_chains_drafted_as_trees():
     best, by_depth = depth_tables(analysed(*trees, cell(1), cell(2)))
     assert column(best, "best K")[0] == "2 (tree 1-1)" and len(best.texts) == 2
     assert column(by_depth, "K") == ["1 (tree 1)", "2 (tree 1-1)", "2 (tree 2)", "3 (tree [-1,-1,0])", "1", "2"]
-    assert column(best, "verification")[0] == "recursive, sampled drafts"
+    assert column(best, "verification")[0] == "recursive, sampled drafts, distinct"
+
+
+def test_depths_that_adapt_are_candidates_beside_fixed_ones():
+    """Would catch a planner that no table holds against the baseline, and one that is called by its K alone."""
+    planned = cell(3, step_s=0.009, drafting__depth="planner")
+    best, by_depth = depth_tables(analysed(baseline(), cell(1), cell(3), planned))
+    assert column(by_depth, "K") == ["0", "1", "3", "3 (planner)"]
+    assert column(best, "best K") == ["3 (planner)"]
+    assert column(best, "verification") == ["probabilistic, sampled drafts"]
 
 
 def test_depths_are_compared_within_one_setting():

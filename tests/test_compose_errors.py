@@ -69,6 +69,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("measurement.num_blocks=1,2", "measurement.num_blocks is one for the whole run"),
         ("decoding.temperature=interval(0,1)", "an interval has no list of values"),
         ("workload.path=a(b", "put quotes around a value with special characters"),
+        ("drafting.tree=[-1,-1,0", "close the bracket: 'drafting.tree=[-1,-1,0]'"),
         ("decoding.temperature=-1", "decoding.temperature: expected 0, or a positive number"),
         ("verification.epsilon=2", "verification: epsilon must lie in (0, 1], found 2.0"),
         ("drafter=mtp verification=greedy", "verification=greedy is defined only at decoding.temperature=0"),

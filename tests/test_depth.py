@@ -79,7 +79,7 @@ def test_one_axis_names_every_depth():
     [
         ("4/2", "REQUESTS:DRAFTS"),
         ("33", "0 to 32 drafts, found 33"),
-        ("confidence:1.5", "between 0 and 1"),
+        ("confidence:1.5", "between 0 and 1, found 'confidence:1.5'$"),
         ("2:4/8:0", "begins with 1"),
         ("1:4/8:2/8:0", "grows"),
         ("1:33/8:0", "0 to 32 drafts, found 33"),

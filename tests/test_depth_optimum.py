@@ -156,6 +156,11 @@ def test_the_table_names_every_choice():
     (table,) = depth_choice_tables(analysed(*cells))
     depths = [row[table.header.index("depth")] for row in table.texts]
     assert depths == ["no drafts", "K = 1", "K = 3", "K = 3, 1:3/2:1", "K = 3, confidence 0.3"]
+    taken, best = (
+        [row[table.header.index(name)] for row in table.texts] for name in ("drafts of a round", "best by batch")
+    )
+    assert taken == ["0", "1", "3", "1: 67%, 3: 33%", "3"], "a pair has 40 rounds together, and one of them 20 alone"
+    assert best == ["1: 67%, 3: 33%"] * 5
     assert depth_choice_tables(analysed(*cells[:3])) == []
     *_, by_batch, by_row = analysed(*cells)
     assert (by_batch["depth"], by_row["depth"]) == ("1:3/2:1", "confidence 0.3")

@@ -67,7 +67,7 @@ def test_depths_follow_from_parents():
     ("shape", "message"),
     [
         ("2x2", "expected chain, the number of children level by level .* found '2x2'"),
-        ("0-1", "expected chain"),
+        ("2-0-1", "1 or more children at every level, found 0"),
         ("[]", "expected chain"),
         ("9-9", "1 to 32 draft tokens, found 90 in 9-9"),
         ("999999-999999-999999", "1 to 32 draft tokens"),

@@ -102,6 +102,8 @@ def _parse(argument: str) -> Override:
         override = OverridesParser.create().parse_override(argument)
     except HydraException as error:
         hint = f"""put quotes around a value with special characters: '{key}="{value}"'"""
+        if value.count("[") > value.count("]"):
+            hint = f"close the bracket: '{key}={value}]'"
         if value.endswith(","):
             hint = f"write no space after the comma: {key}=first,second"
         raise SettingsError(f"cannot read {argument!r} ({_first_line(error)}); {hint}") from error

@@ -24,9 +24,9 @@ ROUNDS_KEPT = 512
 """Rounds after which the weight of a round has decayed to 1 / e."""
 STEPS_KEPT = 64
 """The same of steps, for the time that they take in addition to their calibration."""
-STEPS_TRUSTED, DEPTH_TRUSTED = 4.0, 48.0
+STEPS_TRUSTED, DEPTH_TRUSTED = 4.0, 16.0
 """Steps of a batch size, and of a depth, after which their own time counts as much as that of steps less like them."""
-SLOPES_KEPT, SLOPE_TRUSTED = 512, 4.0
+SLOPES_KEPT, SLOPE_TRUSTED = 2048, 4.0
 """As STEPS_KEPT for the time that a draft adds, which few steps tell: those of other depths than the usual one; and the
 squared distance from the mean depth, summed over steps, from which on they count as much as the calibration."""
 LEVEL_KEPT = 16
@@ -36,7 +36,8 @@ PROMPTS_KNOWN = 32
 """Steps with prompts after which the time of a prompt token is known: from then on such steps, too, tell what a draft
 adds. Before, prompts that begin as the depth falls would make shallow steps look slow, and for long."""
 PLAN_EVERY = 8
-"""Steps for which a choice holds, for requests of one number: planning takes longer than it may change in a step."""
+"""Steps for which a choice holds, for requests of one number, and what a step is expected to take: working these out
+takes longer than they may change in a step."""
 PROBE_EVERY, PROBE_STEPS = 64, 3
 """Of so many steps the last ones draft a token more than planned, to measure a deeper position, or in turn a token
 fewer, to measure its time. The first step of another depth takes longer than those behind it, and does not count."""
@@ -133,7 +134,11 @@ class Planner:
         """Calibrated seconds by depth, of batch sizes that occurred."""
         self._planned: dict[int, int] = {}
         """Depths that were planned in the last steps, by batch size."""
-        self._num_steps, self._depth_before, self._read_prompts = 0, -1, False
+        self._expected_s: dict[tuple[int, int], float] = {}
+        """What steps were expected to take when the last few were read, by batch size and depth."""
+        self._num_steps, self._num_read = 0, 0
+        """Chosen, and read."""
+        self._depth_before, self._read_prompts = -1, False
         """Of the last step with rounds that was read: its depth, and whether it read prompts too."""
 
     def prepare(self, measure: Callable[[Sequence[int]], StepTimes]) -> None:
@@ -192,14 +197,20 @@ class Planner:
     ) -> None:
         """See harness.engine.depth.Depth."""
         self._count(depth, num_accepted)
+        if self._num_read % PLAN_EVERY == 0:
+            self._expected_s.clear()
+        self._num_read += 1
         # the first step of another graph takes longer
         is_first = depth != self._depth_before or (self._read_prompts and not num_prompt_tokens)
         self._depth_before, self._read_prompts = depth, num_prompt_tokens > 0
         if is_first or not self._corrects or self._times is None:
             return
-        calibrated, expected_s = self._calibrated_s(num_requests, depth), self.seconds(num_requests, depth)
+        calibrated = self._calibrated_s(num_requests, depth)
         if seconds >= INTERRUPTED * calibrated:
             return
+        if (num_requests, depth) not in self._expected_s:
+            self._expected_s[num_requests, depth] = self.seconds(num_requests, depth)
+        expected_s = self._expected_s[num_requests, depth]
         if self._with_prompts.mean_tokens or not num_prompt_tokens:
             seconds = min(seconds, MAX_OUTLIER * (expected_s + self._token_s * num_prompt_tokens))
         if num_prompt_tokens:

@@ -30,6 +30,8 @@ class DecodeRounds:
     """Requests that decoded in the step."""
     reads_prompts: NDArray[np.bool_]
     """Whether the step read prompts too, or parts of some."""
+    num_drafts: Integers
+    """Draft tokens that the drafter produced for the round."""
     num_tokens: Floats
     """That the round emitted."""
     seconds: Floats
@@ -52,16 +54,22 @@ def decode_rounds(requests: Sequence[RequestRecord], rows: Mapping[str, int]) ->
         rows: row of each prompt. Requests of other prompts count in the size of a step and are then left out.
     """
     found = [
-        (item.arrival_s, rows.get(request.prompt_id, -1), place == 0, item.num_output_tokens, item.share_s)
+        (
+            *(item.arrival_s, rows.get(request.prompt_id, -1), place == 0),
+            *(item.num_proposed_tokens, item.num_output_tokens, item.share_s),
+        )
         for request in requests
         for place, item in enumerate(request.rounds)
     ]
-    arrival, prompt, is_first, num_tokens, share_s = np.array(found, dtype=np.float64).reshape(-1, 5).T
+    arrival, prompt, is_first, num_drafts, num_tokens, share_s = np.array(found, dtype=np.float64).reshape(-1, 6).T
     ends, step, num_rounds = np.unique(arrival, return_inverse=True, return_counts=True)
     # the first round of a request is drawn where its prompt ends; who reads a part of one takes a share without a round
     num_first, took_s = np.bincount(step, weights=is_first), np.diff(ends, prepend=ends[:1])
     reads_prompts = (num_first > 0) | (np.bincount(step, weights=share_s) < MIN_SHARE * took_s)
     num_decoding = num_rounds - num_first.astype(np.int64)
     seconds = np.where(reads_prompts[step], took_s[step] / np.maximum(num_decoding, 1)[step], share_s)
-    found_all = DecodeRounds(prompt.astype(np.int64), num_decoding[step], reads_prompts[step], num_tokens, seconds)
+    found_all = DecodeRounds(
+        *(prompt.astype(np.int64), num_decoding[step], reads_prompts[step]),
+        *(num_drafts.astype(np.int64), num_tokens, seconds),
+    )
     return found_all.where((is_first == 0) & (prompt >= 0))

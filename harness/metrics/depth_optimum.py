@@ -32,7 +32,7 @@ import numpy as np
 
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import NOT_COMPARED
-from harness.metrics.decode_steps import DecodeRounds, Floats, decode_rounds
+from harness.metrics.decode_steps import DecodeRounds, Floats, Integers, decode_rounds
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
 from harness.metrics.intervals import interval, resample_weights
 from harness.records.counts import Knowledge
@@ -67,6 +67,10 @@ class Reached:
     """Of the optimum by batch size."""
     by_rows: Estimate
     """NOT_AVAILABLE where rows are not recorded or the method is another."""
+    taken: Mapping[int, float]
+    """Share of the cell's rounds by the tokens that they drafted."""
+    best: Mapping[int, float]
+    """Share of them by the depth that is best at their number of requests."""
 
 
 def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
@@ -155,7 +159,15 @@ class _Family:
             by_batch=self._estimate(total / best_s),
             share=self._estimate(best_s / took_s),
             by_rows=NOT_AVAILABLE if bound is None else self._estimate(bound),
+            taken=_shares(rounds.num_drafts),
+            best=_shares(np.array(list(self._fixed))[self._best_places[self._kinds_of(rounds)]]),
         )
+
+    def _kinds_of(self, rounds: DecodeRounds) -> Integers:
+        """[N] the place of each round's kind."""
+        places = {kind: place for place, kind in enumerate(self.kinds)}
+        pairs = zip(rounds.reads_prompts.tolist(), rounds.size.tolist(), strict=True)
+        return np.array([places[Kind(*pair)] for pair in pairs], dtype=np.int64)
 
     def _sums(self, rounds: DecodeRounds, name: str) -> Floats:
         """[R + 1] sums of a field."""
@@ -209,15 +221,24 @@ class _Family:
         return per_round
 
     @cached_property
-    def _cost_by_batch(self) -> Floats:
-        """[R + 1, S] seconds of a token at the best fixed depth of each kind, chosen on what was observed."""
+    def _cost_by_depth(self) -> Floats:
+        """[fixed depths, R + 1, S] seconds of a token."""
         costs = []
         for depth, rounds in self._fixed.items():
             length = self._sums(rounds, "num_tokens") / self._num_rounds(rounds)
             costs.append(self._round_s[depth] / length[:, None])
-        stacked = np.stack(costs)
-        best = stacked[:, -1].argmin(axis=0)
-        chosen: Floats = stacked[best, :, np.arange(len(self.kinds))].T
+        return np.stack(costs)
+
+    @cached_property
+    def _best_places(self) -> Integers:
+        """[S] of the best fixed depth of each kind among the fixed depths, chosen on what was observed."""
+        places: Integers = self._cost_by_depth[:, -1].argmin(axis=0)
+        return places
+
+    @cached_property
+    def _cost_by_batch(self) -> Floats:
+        """[R + 1, S] seconds of a token at these depths."""
+        chosen: Floats = self._cost_by_depth[self._best_places, :, np.arange(len(self.kinds))].T
         return chosen
 
     @cached_property
@@ -249,6 +270,12 @@ class _Family:
             )
             costs.append(seconds / tokens)
         return np.stack(costs, axis=1)
+
+
+def _shares(depths: Integers) -> dict[int, float]:
+    """Of each depth among those of some rounds."""
+    found, counts = np.unique(depths, return_counts=True)
+    return dict(zip(found.tolist(), (counts / counts.sum()).tolist(), strict=True))
 
 
 def best_stops(survival: Floats, times: Floats) -> tuple[Floats, Floats]:

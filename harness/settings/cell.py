@@ -179,8 +179,9 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     *TREE_COMBINATIONS,
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
-        "drafting.num_speculative_tokens=0 proposes nothing with drafter={drafter.kind.value}; the run without drafts "
-        "is drafter=none, which measurement.baseline adds by itself",
+        "0 draft tokens (drafting.num_speculative_tokens, or drafting.depth) are nothing that "
+        "drafter={drafter.kind.value} proposes; the run without drafts is drafter=none, which measurement.baseline "
+        "adds by itself",
     ),
     (
         lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and not cell.drafter.traits.in_target,
@@ -276,6 +277,11 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         ),
         "workload.thinking=false ends reasoning in the prompt, so that constraint.parser={constraint.parser} finds no "
         "end in the answer; use constraint.parser=none",
+    ),
+    (
+        lambda cell: cell.target.is_built_in and not cell.is_served and cell.workload.thinking is not None,
+        "workload.thinking switches reasoning in a chat template, and target={target.name} has none that heeds it; "
+        "leave it out",
     ),
 )
 """Invalid combinations, why, and what to do instead; the first that applies is reported."""

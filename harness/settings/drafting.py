@@ -119,10 +119,12 @@ class DraftingConfig:
             self.depth, self.num_speculative_tokens = None, int(text)
         elif text.startswith(CONFIDENCE):
             least = text.removeprefix(CONFIDENCE)
-            if not re.fullmatch(r"0?\.\d+", least) or self.min_confidence not in (0, float(least)):
+            if not re.fullmatch(r"0?\.\d+", least):
+                raise ValueError(f"expected {CONFIDENCE} and a number between 0 and 1, found {text!r}")
+            if self.min_confidence not in (0, float(least)):
                 raise ValueError(
-                    f"expected {CONFIDENCE} and a number between 0 and 1, which drafting.min_confidence does not "
-                    f"contradict, found {text!r} and {self.min_confidence:g}"
+                    f"expected the same confidence here and as drafting.min_confidence, found {text!r} and "
+                    f"{self.min_confidence:g}; set one of both"
                 )
             self.depth, self.min_confidence = None, float(least)
         elif text != PLANNER:

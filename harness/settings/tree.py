@@ -130,6 +130,8 @@ def read_tree(shape: str, num_speculative_tokens: int, max_tokens: int) -> Tree:
     counts = [1] * num_speculative_tokens if text == CHAIN else _counts(text)
     if counts is not None:
         size = sum(prod(counts[:depth]) for depth in range(1, len(counts) + 1))
+        if 0 in counts:
+            raise ValueError(f"expected 1 or more children at every level, found 0 in {shape!r}; leave that level out")
         _check_size(size, shape, max_tokens)
         return branching(*counts)
     if not re.fullmatch(r"\[\s*-?\d+(\s*,\s*-?\d+)*\s*\]", text):
@@ -162,4 +164,4 @@ def _check_size(size: int, shape: str, max_tokens: int) -> None:
 
 def _counts(text: str) -> list[int] | None:
     """Children level by level; None if the text is not of that form."""
-    return [int(number) for number in text.split("-")] if re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", text) else None
+    return [int(number) for number in text.split("-")] if re.fullmatch(r"\d+(-\d+)*", text) else None

@@ -1,8 +1,9 @@
 """Tables of the draft depth: throughput against K, and the K that is best in each setting, with what equals it.
 
 The best K is the one with the highest throughput that was observed, no drafting (K = 0) among the candidates. Another K
-is told apart from it where the interval of their paired ratio leaves out 1. The trees of one method are one setting,
-chains that are drafted as trees among them. Settings in which random weights decide what is accepted are left out.
+is told apart from it where the interval of their paired ratio leaves out 1. Depths that adapt are candidates beside
+fixed ones, and so are the trees of one method, chains that are drafted as trees among them. Settings in which random
+weights decide what is accepted are left out.
 This module knows what to show; it does not know where it is written.
 """
 
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import SHAPE, Series, series_along
 from harness.metrics.definitions import footnotes
+from harness.metrics.depth_optimum import DEPTH_SETTINGS
 from harness.metrics.estimates import Estimate, paired_ratio
-from harness.report.cell_names import CONTEXT, column_name, label_suffix, varying
+from harness.report.cell_names import CONTEXT, label_suffix, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes, table_notes
 from harness.report.table import NONE, Entry, Table
@@ -69,7 +71,7 @@ def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
     Args:
         cells: of any runs, baselines among them.
     """
-    lines = series_along(cells, "drafting", "num_speculative_tokens", SHAPE)
+    lines = series_along(cells, "drafting", "num_speculative_tokens", SHAPE, *DEPTH_SETTINGS)
     choices = [_Choice.of(line) for line in lines if not _accepts_by_random_weights(line.first)]
     if not choices:
         return []
@@ -83,20 +85,20 @@ def _accepts_by_random_weights(cell: CellResult) -> bool:
 
 
 def _named(cell: CellResult) -> str:
-    """K, and the shape of a tree."""
-    tree = f" (tree {cell['tree']})" if cell["tree"] else ""
-    return f"{cell['num_speculative_tokens']}{tree}"
+    """K, what chooses the depth, and the shape of a tree."""
+    texts = cell["depth"], f"tree {cell['tree']}" if cell["tree"] else ""
+    beside = ", ".join(text for text in texts if text)
+    return f"{cell['num_speculative_tokens']}" + (f" ({beside})" if beside else "")
 
 
 def _depth(cell: CellResult) -> Entry:
-    return _named(cell) if cell["tree"] else setting(int(cell["num_speculative_tokens"]))
+    return _named(cell) if cell["tree"] or cell["depth"] else setting(int(cell["num_speculative_tokens"]))
 
 
 def _method(cell: CellResult) -> str:
-    """A method as the header of a column, without the shape of its trees."""
-    if not cell["tree"]:
-        return column_name(cell)
-    return f"{cell['verification']}, {cell['draft_sampling']} drafts" + label_suffix(cell)
+    """A method as the header of a column, without what tells the candidates apart."""
+    texts = f"{cell['verification']}, {cell['draft_sampling']} drafts", cell["siblings"], cell.cache_text
+    return ", ".join(text for text in texts if text) + label_suffix(cell)
 
 
 def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:

@@ -5,7 +5,7 @@ This module knows what to show; it does not know where it is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.metrics.cell import CellResult
 from harness.metrics.depth_optimum import Reached, depth_families
@@ -15,12 +15,16 @@ from harness.report.entries import settings_of
 from harness.report.number_format import Number, without_width_zero
 from harness.report.table import Entry, Table
 
+RARE = 0.05
+"""Share of rounds below which a depth is not named."""
 NOTES = (
     "Of the steps that read no prompt: output tokens / time; of all in which requests decode, where nine rounds of ten "
     "are in steps that read prompts too at every fixed depth with drafts, as with many requests in flight, and without "
     "no drafts, as a line and among the best, where their steps seldom do. best by batch: at each "
     "number of decoding requests the fixed depth with most tokens per second, no drafts included, by the cells of "
-    "fixed depth; the cell's tokens / the time that they would have taken at it. share: the cell's throughput / that. "
+    "fixed depth; the cell's tokens / the time that they would have taken at it. Each line has the best of the batch "
+    "sizes that it had itself, so that lines differ in it. share: the cell's throughput / that. drafts of a round: "
+    "tokens that rounds drafted, with their share of the rounds from 5 % on; best by batch: the same of the best. "
     "Depths are chosen on the same data, which overstates the best a little.",
     "bound by rows: the same if every round stopped where the overlap of its rows, the target's among them, makes most "
     "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It assumes that the time "
@@ -37,9 +41,18 @@ def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
     if not families:
         return []
     extra = varying([item.cell for family in families for item in family], CONTEXT)
-    header = [*extra, "T", "drafter", "verification", "depth", "tokens/s", "best by batch (tokens/s)", "share"]
+    header = [*extra, "T", "drafter", "verification", "depth", "drafts of a round", "tokens/s"]
+    header += ["best by batch", "best by batch (tokens/s)", "share"]
     rows = [_row(item, family[-1].cell, extra) for family in families for item in family]
     return [Table("Choice of draft depth", (*header, "bound by rows (tokens/s)"), tuple(rows), NOTES)]
+
+
+def _depths(shares: Mapping[int, float]) -> str:
+    """Depths with the share of rounds that have them, the most frequent first; rare ones are left out."""
+    if len(shares) == 1:
+        return str(*shares)
+    named = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{depth}: {share:.0%}" for depth, share in named if share >= RARE)
 
 
 def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
@@ -53,7 +66,9 @@ def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry,
     depth = "no drafts" if item.cell.is_baseline else depth_text(item.cell)
     return (
         *(*settings_of(named, extra), method, depth),
+        _depths(item.taken),
         number(item.tokens_per_s, "significant"),
+        _depths(item.best),
         number(item.by_batch, "significant"),
         number(item.share, "length"),
         number(item.by_rows, "significant"),
