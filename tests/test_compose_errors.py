@@ -88,6 +88,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafter=mtp,ngram verification=strict,block verification.leniency=0.5,1", "only with verification=lenient"),
         ("drafter=mtp verification.synthetic_length=null", "used only with verification=synthetic"),
         ("drafter=none verification.epsilon=0.1 drafter.path=a/b", "drafter.path: expected a setting"),
+        ("drafter=ngram drafting.depth=confidence:0.3", "confidence only with a drafter that is a model"),
         ("drafter=ngram drafter.path=a/b", "used only with a drafter that is a model"),
         ("drafter=mtp drafter.revision=main", "used only with drafter.path"),
         ("target.revision=main", "used only with target.path"),

@@ -83,8 +83,9 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (
         ("drafting.depth",),
-        lambda view: view.drafts_local_chain,
-        "with backend=local and without drafting.tree",
+        lambda view: view.drafts_local_chain and (view.has_model or view.value("drafting.min_confidence") == 0),
+        "with backend=local and without drafting.tree, since a tree has one depth, and confidence only "
+        f"{_WITH_A_MODEL}",
     ),
     (("drafting.step_times",), lambda view: view.value("drafting.depth") == PLANNER, "with drafting.depth=planner"),
     (
