@@ -1,14 +1,14 @@
 """What the best choice of depths would have reached: at known times and lengths, and against all policies."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
 from harness.metrics.cell import Results
 from harness.metrics.decode_steps import decode_rounds
-from harness.metrics.depth_optimum import best_stops, depth_families
+from harness.metrics.depth_optimum import depth_families
 from harness.metrics.depths_taken import never_taken
+from harness.metrics.recorded_terms import Recorded
+from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
 from harness.report.cell_names import DEPTHS, label_notes
 from harness.report.tables.depth_choice import depth_choice_tables
 from harness.report.warnings import warnings
@@ -32,8 +32,7 @@ def cell(depth_of, settings):
             now += STEP_S[size][depth]
             for mine in rounds[:size]:
                 accepted, share_s = LENGTHS[depth] - 1, STEP_S[size][depth] / size
-                bounds = (1.0, 0.5, 0.5)[:depth]
-                mine.append(round_record(depth, accepted, now, share_s=share_s, position_bounds=bounds))
+                mine.append(round_record(depth, accepted, now, share_s=share_s))
         requests += [request_record(mine, f"{2 * pair + place:02}") for place, mine in enumerate(rounds)]
     return cell_record(requests, now, settings)
 
@@ -122,9 +121,23 @@ def test_steps_that_read_prompts_are_told_from_others():
     assert len(decode_rounds(requests, {"b": 0}).size) == 2
 
 
+def with_terms(cell, target_prob):
+    """A cell of certain drafts whose tokens have these probabilities."""
+    parts = []
+    for request in cell.record.requests:
+        drafts = []
+        for index, count in full_drafts(request):
+            values = {name: np.ones(count) for name, column in COLUMNS.items() if column.is_required}
+            drafts.append(DraftTerms(index, values | dict.fromkeys(("target_prob", "overlap"), np.array(target_prob))))
+        parts.append(RequestTerms.of(request.key, drafts))
+    return Recorded(cell, collect_terms(cell.record.cell_id, parts))
+
+
 def test_rows_bound_every_choice_at_the_times_of_the_run():
-    """s = 1, .5, .25: one stops behind the first draft, or goes on while a draft is worth its time."""
-    (family,) = depth_families(analysed(BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "planner")))
+    """1, .5 and .25 tokens for a draft: one stops behind the first, or goes on while a draft is worth its time. Would
+    catch terms of another cell than the deepest, and times that are not those of the numbers of requests."""
+    cells = analysed(BASELINE, fixed(1), fixed(3), chosen({1: 3, 2: 1}, "planner"))
+    (family,) = depth_families(cells, [with_terms(cells[1], [0.1]), with_terms(cells[2], [1.0, 0.5, 0.5])])
     rates = {}
     for size, times in STEP_S.items():
         known = np.interp(range(4), sorted(times), [times[depth] for depth in sorted(times)])
@@ -132,21 +145,32 @@ def test_rows_bound_every_choice_at_the_times_of_the_run():
     item = family[1]
     expected = (20 * 4 + 20 * 2) / (20 * 4 / rates[2] + 20 * 2 / rates[1])
     assert item.by_rows.value == pytest.approx(expected)
+    assert np.isnan(depth_families(cells, [with_terms(cells[1], [0.1])])[0][1].by_rows.value)
 
 
-def test_dinkelbach_finds_the_best_of_all_policies():
-    """All stops of 4 rounds of depth 3, tried out."""
-    generator = np.random.default_rng(5)
-    for _ in range(20):
-        survival = generator.uniform(size=(4, 3)).cumprod(axis=1)
-        times = 1 + generator.uniform(0, 0.6, size=4).cumsum()
-        tokens = np.concatenate([np.ones((4, 1)), 1 + survival.cumsum(axis=1)], axis=1)
-        ratios = [
-            sum(tokens[row, stop] for row, stop in enumerate(stops)) / sum(times[stop] for stop in stops)
-            for stops in product(range(4), repeat=4)
-        ]
-        emitted, taken = best_stops(survival, times)
-        assert emitted.sum() / taken.sum() == pytest.approx(max(ratios))
+def test_the_interval_of_the_bound_has_the_times_in_it():
+    """Every draft is accepted, and steps of some prompts take twice as long. Would catch observed times."""
+
+    def uneven(depth, settings):
+        requests, now = [], 0.0
+        for prompt in range(NUM_PROMPTS):
+            rounds = [round_record(0, 0, now + 0.1, share_s=0.1)]
+            now += 0.1
+            for _ in range(10):
+                share_s = (0.01 + 0.001 * depth) * (1 + prompt % 2)
+                now += share_s
+                rounds.append(round_record(depth, depth, now, share_s=share_s))
+            requests.append(request_record(rounds, f"{prompt:02}"))
+        return cell_record(requests, now, settings)
+
+    def at(depth, **changes):
+        return config(drafting__num_speculative_tokens=depth, verification__method="probabilistic", **changes)
+
+    cells = analysed(uneven(0, baseline_settings()), uneven(2, at(2)), uneven(2, at(2, drafting__depth="planner")))
+    (family,) = depth_families(cells, [with_terms(cells[1], [1.0, 1.0])])
+    for item in family:
+        assert item.by_rows == pytest.approx(item.by_batch), "two drafts a round, whatever the rows"
+        assert item.by_rows.low < 0.95 * item.by_rows.value < 1.05 * item.by_rows.value < item.by_rows.high
 
 
 def test_the_table_names_every_choice():

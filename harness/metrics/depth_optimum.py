@@ -9,15 +9,12 @@ together, and their prompts are read in few steps. Then the optimum is over the 
 bounded by rows. Two optima follow, in tokens per second of the rounds behind a request's first:
 
 - by batch size: at each B the K with the largest B L(K) / t(B, K); no policy that knows B alone is faster.
-- by rows: rounds stop at depths d of their own, chosen in the light of the rows that drafts are tested against, whose
-  overlap gives the survival s_i. The largest ratio of E[1 + s_1 + .. + s_d] to E[t(B, d) / B] is found by Dinkelbach's
-  iteration: with the ratio lambda, a round stops where 1 + s_1 + .. + s_d - lambda t(B, d) / B is largest. Controllers
-  do not see these rows before they draft, so this bounds all of them, if what a draft adds to a step does not depend on
-  what the others draft. For probabilistic verification alone, whose survival the overlap is.
+- by rows: rounds stop at depths of their own, chosen in the light of their rows and draft tokens, at the times
+  t(B, d) / B of a round (`harness.metrics.depth_by_rows`, which says what this bounds). For probabilistic verification
+  alone, and only where the terms of the deepest fixed cell's drafts are recorded.
 
 Each cell is held against the optimum at its own numbers of requests: the time that its tokens would have taken. Depths
 are chosen on the data that they are held against, which overstates the optimum a little.
-Source: Dinkelbach, On nonlinear fractional programming, Management Science 13 (1967).
 Shapes: R resamples and the observed sums behind them, P prompts, S kinds of steps, N rounds.
 """
 
@@ -33,8 +30,11 @@ import numpy as np
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import NOT_COMPARED
 from harness.metrics.decode_steps import DecodeRounds, Floats, Integers, decode_rounds
+from harness.metrics.depth_by_rows import Paths, least_cost
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
 from harness.metrics.intervals import interval, resample_weights
+from harness.metrics.recorded_terms import Recorded
+from harness.records.acceptance_terms import RoundTerms
 from harness.records.counts import Knowledge
 
 _OF_DEPTH = ("num_speculative_tokens", "depth", "step_times", "min_confidence")
@@ -43,7 +43,6 @@ DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
 MIN_STEPS = 5
 """Of sizes between two powers of two and a depth, for a time of their own, at their mean size; between such sizes times
 lie on a line."""
-MAX_ITERATIONS = 50
 MOSTLY = 0.9
 """Share of the rounds of every fixed depth above 0 that lie in steps with prompts, from which on such steps count."""
 
@@ -66,20 +65,22 @@ class Reached:
     share: Estimate
     """Of the optimum by batch size."""
     by_rows: Estimate
-    """NOT_AVAILABLE where rows are not recorded or the method is another."""
+    """NOT_AVAILABLE where terms are not recorded or the method is another."""
     taken: Mapping[int, float]
     """Share of the cell's rounds by the tokens that they drafted."""
     best: Mapping[int, float]
     """Share of them by the depth that is best at their number of requests."""
 
 
-def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
+def depth_families(cells: Sequence[CellResult], recorded: Sequence[Recorded] = ()) -> list[list[Reached]]:
     """Families with two fixed depths at least, plain decoding among them, and a cell whose depths are chosen.
 
     Args:
         cells: of any runs. Those whose rounds are not known and those that failed are left out, and families of which
             a cell has no step in which a request decodes.
+        recorded: those of them that have terms.
     """
+    terms = {_key(item.cell): item.terms for item in recorded}
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
         if not (cell.is_baseline or cell.record.has_failed or cell["tree"]) and _has_rounds(cell):
@@ -90,7 +91,7 @@ def depth_families(cells: Sequence[CellResult]) -> list[list[Reached]]:
         family = [*([baseline] if baseline is not None and _has_rounds(baseline) else []), *line]
         num_fixed = sum(fixed_depth(cell) is not None for cell in family)
         if 2 <= num_fixed < len(family):
-            compared = _Family(family)
+            compared = _Family(family, terms)
             # such steps are missing where answers have one token
             if all(len(rounds.size) for rounds in compared.rounds):
                 families.append(compared.reached())
@@ -104,6 +105,10 @@ def fixed_depth(cell: CellResult) -> int | None:
     return None if cell["depth"] else int(cell["num_speculative_tokens"])
 
 
+def _key(cell: CellResult) -> tuple[str, str]:
+    return cell["run"], cell.record.cell_id
+
+
 def _has_rounds(cell: CellResult) -> bool:
     return cell.record.knowledge is Knowledge.rounds
 
@@ -111,8 +116,8 @@ def _has_rounds(cell: CellResult) -> bool:
 class _Family:
     """Cells that differ in depth alone."""
 
-    def __init__(self, cells: Sequence[CellResult]) -> None:
-        estimates = cells[0].estimates
+    def __init__(self, cells: Sequence[CellResult], terms: Mapping[tuple[str, str], RoundTerms]) -> None:
+        self.terms, estimates = terms, cells[0].estimates
         self.confidence = estimates.confidence
         prompts = set.intersection(*(set(cell.estimates.sums.prompt_ids) for cell in cells))
         self.rows: Mapping[str, int] = {prompt: row for row, prompt in enumerate(sorted(prompts))}
@@ -245,30 +250,15 @@ class _Family:
     def _cost_by_rows(self) -> Floats | None:
         """[R + 1, S] seconds of a token where every round stops where its rows say; None where that is not known."""
         deepest = max(self.cells, key=lambda cell: fixed_depth(cell) or 0)
-        depth = fixed_depth(deepest)
-        if not depth or deepest["verification"] != "probabilistic" or 0 not in self._fixed:
+        depth, terms = fixed_depth(deepest), self.terms.get(_key(deepest))
+        if not depth or terms is None or deepest["verification"] != "probabilistic" or 0 not in self._fixed:
             return None
-        found = [
-            (self.rows[request.prompt_id], item.position_bounds)
-            for request in deepest.record.requests
-            if request.prompt_id in self.rows
-            for item in request.rounds
-            if item.position_bounds is not None and len(item.position_bounds) == depth
-        ]
-        if not found:
+        paths, known_s = Paths.of(terms, self.rows), np.stack(list(self._round_s.values()), axis=2)
+        if not len(paths.prompt) or not np.isfinite(known_s).all():
             return None
-        prompt = np.array([row for row, _ in found])
-        survival = np.array([bounds for _, bounds in found], dtype=np.float64).cumprod(axis=1)
-        costs = []
-        for place in range(len(self.kinds)):
-            known_s = {each: seconds[-1, place] for each, seconds in self._round_s.items()}
-            known_s = {each: seconds for each, seconds in known_s.items() if np.isfinite(seconds)}
-            times = np.interp(np.arange(depth + 1), list(known_s), list(known_s.values())).astype(np.float64)
-            tokens, seconds = (
-                self.weights @ np.bincount(prompt, weights=each, minlength=self.num_prompts)
-                for each in best_stops(survival, times)
-            )
-            costs.append(seconds / tokens)
+        # [fixed depths, K + 1]: times of other depths lie on the line through two fixed ones
+        lines = np.stack([np.interp(range(depth + 1), list(self._fixed), row) for row in np.eye(len(self._fixed))])
+        costs = [least_cost(paths, seconds @ lines, self.weights) for seconds in known_s.swapaxes(0, 1)]
         return np.stack(costs, axis=1)
 
 
@@ -276,23 +266,3 @@ def _shares(depths: Integers) -> dict[int, float]:
     """Of each depth among those of some rounds."""
     found, counts = np.unique(depths, return_counts=True)
     return dict(zip(found.tolist(), (counts / counts.sum()).tolist(), strict=True))
-
-
-def best_stops(survival: Floats, times: Floats) -> tuple[Floats, Floats]:
-    """Tokens and seconds of each round under the stops whose ratio of sums is the largest, by Dinkelbach's iteration.
-
-    Args:
-        survival: [N, K] probability that the first 1, .. K drafts of a round are accepted.
-        times: [K + 1] seconds of a round with 0, 1, .. K drafts.
-
-    Returns:
-        ([N] expected tokens, [N] seconds).
-    """
-    tokens = np.concatenate([np.ones((len(survival), 1)), 1 + survival.cumsum(axis=1)], axis=1)
-    rows, rate, stops = np.arange(len(survival)), 0.0, np.zeros(len(survival), dtype=np.int64)
-    for _ in range(MAX_ITERATIONS):
-        stops = (tokens - rate * times).argmax(axis=1)
-        before, rate = rate, float(tokens[rows, stops].sum() / times[stops].sum())
-        if rate <= before * (1 + 1e-12):
-            break
-    return tokens[rows, stops], times[stops]

@@ -38,7 +38,8 @@ def answer_tables(results: Results) -> list[Table]:
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
     cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
-    tables = [*engine_tables(cells), *repeats_tables(cells), *depth_tables(cells), *depth_choice_tables(cells)]
+    tables = [*engine_tables(cells), *repeats_tables(cells), *depth_tables(cells)]
+    tables += depth_choice_tables(cells, recorded)
     tables += concurrency_tables(cells)
     tables += drafting_tables(cells, skipped)
     tables += lossy_tables(cells, recorded, references(results))

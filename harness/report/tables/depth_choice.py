@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from harness.metrics.cell import CellResult
 from harness.metrics.depth_optimum import Reached, depth_families
 from harness.metrics.estimates import Estimate
+from harness.metrics.recorded_terms import Recorded
 from harness.report.cell_names import CONTEXT, DISTURBED, depth_text, is_disturbed, varying
 from harness.report.entries import settings_of
 from harness.report.number_format import Number, without_width_zero
@@ -26,18 +27,25 @@ NOTES = (
     "sizes that it had itself, so that lines differ in it. share: the cell's throughput / that. drafts of a round: "
     "tokens that rounds drafted, with their share of the rounds from 5 % on; best by batch: the same of the best. "
     "Depths are chosen on the same data, which overstates the best a little.",
-    "bound by rows: the same if every round stopped where the overlap of its rows, the target's among them, makes most "
-    "tokens per second (Dinkelbach's iteration). Controllers do not see the target's rows. It assumes that the time "
-    "which a draft adds to a step does not depend on other drafts; n/a unless measurement.expected_acceptance recorded "
-    "the rows of the deepest fixed cell, and for methods other than probabilistic.",
+    "bound by rows: the same if every round had stopped where its rows, the target's among them, and its draft tokens "
+    "make most tokens per second, chosen in hindsight (Dinkelbach's iteration). No policy that decides in front of "
+    "each draft token whether to draft it, as lossless ones must, and drafts no more than the deepest fixed cell is "
+    "faster, if rounds begin at that cell's contexts and the time which a draft adds to a step does not depend on "
+    "other drafts; policies, which do not see the target's rows or later tokens, need not come near. n/a unless "
+    "measurement.round_terms recorded the deepest fixed cell's drafts, and for methods other than probabilistic.",
     "Depths by draft rows (confidence) know more than the batch: their share may exceed 1. Intervals: bootstrap by "
     "prompt; they do not include the drift of the machine.",
 )
 
 
-def depth_choice_tables(cells: Sequence[CellResult]) -> list[Table]:
-    """One table, where a run has cells of fixed depths and cells whose depths are chosen; else none."""
-    families = depth_families(cells)
+def depth_choice_tables(cells: Sequence[CellResult], recorded: Sequence[Recorded] = ()) -> list[Table]:
+    """One table, where a run has cells of fixed depths and cells whose depths are chosen; else none.
+
+    Args:
+        cells: of any runs.
+        recorded: those of them that have terms.
+    """
+    families = depth_families(cells, recorded)
     if not families:
         return []
     extra = varying([item.cell for family in families for item in family], CONTEXT)
