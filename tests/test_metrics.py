@@ -50,6 +50,7 @@ EXPECTED = {
     "acceptance_rate": 7 / 12,
     "mean_acceptance_length": 1 + 7 / 5,
     "full_draft_length": 1 + (2 + 0 + 3) / 3,
+    "drafts_left_out": 2 / 5,
     "mean_acceptance_length_macro": ((1 + 4 / 3) + (1 + 3 / 2)) / 2,
     "tokens_per_forward": 14 / 7,
     "num_draft_tokens_per_pos_1": 5,
@@ -107,6 +108,13 @@ def test_bounds_are_over_the_drafts_that_reached_their_position():
     assert math.isnan(without["acceptance_bound_per_pos_1"]) and math.isnan(without["share_of_bound"])
 
 
+def test_a_draft_that_begins_with_an_end_of_sequence_is_left_out_too():
+    """Would catch the share taken over the drafts that count at all, and rounds without a proposal among them."""
+    rounds = [round_record(0, 0, 0.1), round_record(2, 1, 0.2), round_record(0, 0, 0.3, num_proposed=2)]
+    row = row_of(cell_record([request_record(rounds)]))
+    assert row["num_drafts"] == 1 and row["drafts_left_out"] == 1 / 2
+
+
 def test_positions_of_a_tree_are_its_depths():
     """Would catch a rate divided by the number of nodes, and a denominator with depths that do not count."""
     rounds = [
@@ -118,6 +126,7 @@ def test_positions_of_a_tree_are_its_depths():
     ]
     row = row_of(cell_record([request_record(rounds)]))
     assert row["num_draft_tokens"] == 14 and row["num_full_drafts"] == 2 and row["num_drafts"] == 3
+    assert row["drafts_left_out"] == pytest.approx(1 / 3)
     assert [row[f"num_draft_tokens_per_pos_{depth}"] for depth in (1, 2)] == [3, 2]
     assert [row[f"acceptance_rate_per_pos_{depth}"] for depth in (1, 2)] == [pytest.approx(2 / 3), 1 / 2]
     assert row["conditional_acceptance_rate_per_pos_2"] == 1.0

@@ -11,6 +11,7 @@ from harness.metrics.cell import analyse
 from harness.metrics.comparison import comparisons_frame, groups, same_law
 from harness.metrics.definitions import INTERVALS
 from harness.records.runs import read_runs
+from harness.report.bound_notes import DRAFTED_ENDS
 from harness.report.tables.methods import PR_NAMES, method_tables, paired_table
 from harness.report.tables.summary import summary_table
 from harness.settings.acceptance_profiles import AcceptanceProfile
@@ -124,6 +125,21 @@ def test_what_no_cell_measured_of_its_drafts_is_left_out():
         for name in ("expected length", "share of the bound"):
             assert any(name in label for label in summary_table(cells).header) is is_there
             assert any(name in row[0] for row in methods.rows) is is_there
+
+
+def test_drafted_ends_of_sequence_are_named_beside_the_share_of_the_bound():
+    """Would catch the note where no share is shown, or no answer ends in a token."""
+    sampled = drafted("probabilistic")
+    (open_ended,) = analysed(sampled)
+    unmeasured = [
+        replace(item, rounds=tuple(replace(each, position_bounds=None) for each in item.rounds))
+        for item in sampled.requests
+    ]
+    ends = replace(sampled, config=config(decoding__ignore_eos=True)), replace(sampled, requests=tuple(unmeasured))
+    for cells, is_there in (([open_ended], True), *(([cell], False) for cell in analysed(*ends))):
+        for table in (summary_table(cells), *method_tables(cells)):
+            assert (DRAFTED_ENDS in table.notes) is is_there
+    assert DRAFTED_ENDS not in paired_table([open_ended]).notes
 
 
 def test_definitions_stand_below_every_table():

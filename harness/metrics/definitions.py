@@ -150,6 +150,13 @@ METRICS: dict[str, Metric] = {
         ("num_full_drafts", "num_accepted_in_full_drafts"),
         "num_full_drafts",
     ),
+    "drafts_left_out": rate(
+        "drafts left out (%)",
+        "drafts that do not count in full / rounds for which a token was proposed: what the acceptance length of full "
+        "drafts leaves out; of a tree an end-of-sequence token on any branch is enough",
+        "num_drafts_left_out",
+        "num_proposals",
+    ),
     "mean_acceptance_length_macro": length(
         "acceptance length, macro",
         "mean over requests of the request's own 1 + accepted draft tokens / drafts",

@@ -18,8 +18,12 @@ SHARE_OF_BOUND = rate(
     "share of the bound (%)",
     "accepted draft tokens / what was possible: the sum, over the positions that rounds came to, of the bound of that "
     "position (conditional bound at position i). A rule that decides position by position reaches 100 % at most, but "
-    "for chance; block and traversal decide about several together and may exceed it. A share of 100 % is no best "
-    "length: the shape of the drafts decides which positions there are",
+    "for chance and for drafted end-of-sequence tokens, which count in the bound and not in acceptance: where answers "
+    "are short, the share can exceed 100 % by a few percent, unless decoding.ignore_eos=true. Block and traversal "
+    "decide about several positions together and may exceed it. The walks of a method itself decide which positions "
+    "its share is over, so shares of two methods are not of one quantity; of chains, compare methods that decide "
+    "jointly with block's expected length on the same drafts; of trees there is no such reference. A share of 100 % is "
+    "no best length: the shape of the drafts decides which positions there are",
     "num_accepted_tokens",
     "bound_reached",
 )

@@ -144,7 +144,9 @@ def _round_values(columns: dict[str, Floats], positions: Floats) -> dict[str, Fl
     values |= {"share_s": columns["share_s"], "num_rounds": np.ones_like(drafted)}
     full = _is_full(columns)
     values["num_accepted_in_full_drafts"] = np.where(full, accepted, 0.0)
+    proposed = columns["num_proposed_tokens"] >= 1
     facts = {"num_drafts": drafted >= 1, "num_full_drafts": full}
+    facts |= {"num_proposals": proposed, "num_drafts_left_out": proposed & ~full}
     for position in range(1, int(positions.max(initial=0)) + 1):
         facts[f"num_draft_tokens_per_pos_{position}"] = positions >= position
         facts[f"num_reached_per_pos_{position}"] = (positions >= position) & (accepted >= position - 1)

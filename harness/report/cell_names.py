@@ -100,7 +100,11 @@ TREES = (
     "tree: the K draft tokens are the nodes of a tree, children level by level or a list of parents, and siblings are "
     "drawn as named. A position is a depth. It counts if a node was drafted there, another token may follow it, and no "
     "end-of-sequence token was drafted there or above on any branch. A round accepts at most one node a depth, so "
-    "lengths and rates by position of trees and chains compare, acceptance rates do not."
+    "lengths of trees and chains have one unit, acceptance rates do not. But the acceptance length of full drafts "
+    "leaves out every round with an end-of-sequence token on any branch: more rounds of a tree than of a chain of its "
+    "depth, and often fewer than of a chain of as many tokens (drafts_left_out of cells.csv). Rates by position leave "
+    "out the depths from there on. Such rounds tend to accept less: compare tokens per target forward, which counts "
+    "every round."
 )
 
 

@@ -11,6 +11,7 @@ from math import isnan
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
 from harness.records.counts import Knowledge
+from harness.report.bound_notes import bound_notes
 from harness.report.cell_names import label_notes
 from harness.report.number_format import NOT_AVAILABLE
 
@@ -38,8 +39,10 @@ NO_INTERVAL = "no interval: counts are known for all requests together, not by p
 
 
 def table_notes(cells: Sequence[CellResult], names: Sequence[str]) -> tuple[str, ...]:
-    """All that stands below a table of these metrics: what they mean, why some have no value, what labels mean."""
-    return (*footnotes(names), *missing_value_notes(cells, names), *label_notes(cells))
+    """All that stands below a table of these metrics: what they mean, why some have no value or exceed their bound, and
+    what labels mean."""
+    notes = (*missing_value_notes(cells, names), *bound_notes(cells, names))
+    return (*footnotes(names), *notes, *label_notes(cells))
 
 
 def missing_value_notes(cells: Sequence[CellResult], names: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from harness.metrics.comparison import SAME_LAW, SHAPE, Group, expected_differen
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
+from harness.report.bound_notes import bound_notes
 from harness.report.cell_names import (
     CONTEXT,
     MINUS,
@@ -113,6 +114,7 @@ def _method_table(group: Group, first: CellResult, title: str) -> Table:
     notes = [
         *footnotes(names),
         *missing_value_notes(shown, names),
+        *bound_notes(shown, names),
         "Differences of percentages are in percentage points.",
     ]
     return Table(title, tuple(header), tuple(rows), (*notes, *_law_notes(group.cells), *label_notes(shown), PR_NAMES))
