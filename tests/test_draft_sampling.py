@@ -7,7 +7,10 @@ import torch
 
 from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
 from kernels.methods import TreeMethod
+from kernels.reference.acceptance import acceptance_terms
 from kernels.reference.draw import draw
+from kernels.reference.multi_draft_terms import multi_draft_terms
+from kernels.reference.output_tv import draft_tv, output_tv
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
@@ -72,6 +75,29 @@ def test_the_kernels_weigh_draft_rows_by_the_drafts_own_sampling(method, target_
     if method is not Method.strict:
         alike = verify(target, replace(draft, sampling=None), round_sampling, Verification(method), streams)
         assert not torch.equal(alike.token_ids, expected.token_ids)
+
+
+def test_recorded_terms_are_of_the_sampling_that_drafts_were_drawn_with():
+    """Twice the logits at temperature 1 are the same drafts, beside greedy requests. Would catch the round's sampling
+    for draft rows in one term and the draft's own in another."""
+    round_sampling = sampling_of([1.0, 0.0])
+    target, draft, _ = round_of(sampling_of([0.5]), seed=4)
+    drawn = draft.logits[:, 0] + 0.3 * torch.randn(R, V, generator=torch.Generator().manual_seed(1))
+    alike = replace(draft, logits=2 * draft.logits, sampling=None)
+    rule = Verification(Method.probabilistic)
+
+    def terms(draft, drawn):
+        found = multi_draft_terms(target, draft, round_sampling)
+        found["draft_tv"] = draft_tv(draft, round_sampling, drawn)
+        found["output_tv"] = output_tv(target, draft, round_sampling, rule, drawn)
+        return found | {"overlap": acceptance_terms(target, draft, round_sampling).overlap}
+
+    found, expected = terms(draft, drawn), terms(alike, 2 * drawn)
+    for name, values in expected.items():
+        torch.testing.assert_close(
+            found[name], values, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert bool((found["bound_independent_2"] >= found["overlap"] - 1e-12).all())
 
 
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 6}])

@@ -8,6 +8,8 @@ Shapes: R requests, K the largest number of draft tokens of a request, V the tar
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -28,8 +30,8 @@ def multi_draft_terms(target_logits: Tensor, draft: Draft, sampling: Sampling) -
     Args:
         target_logits: [N, V], any floating dtype, packed or padded as for `verify`.
         draft: the proposals, with the cache of the rows that they were drawn from.
-        sampling: fields [R]. At temperature 0 both distributions are one token, and bound_top is whether the target's
-            is among the draft's best.
+        sampling: fields [R]; a draft's own shapes its rows where it has one. At temperature 0 both distributions are
+            one token, and bound_top is whether the target's is among the draft's best.
 
     Returns:
         Name (MULTI_DRAFT_TERMS) -> [R, K] float64; 0 where there is no usable draft token.
@@ -42,7 +44,9 @@ def multi_draft_terms(target_logits: Tensor, draft: Draft, sampling: Sampling) -
         return {
             name: term.new_zeros(draft.token_ids.shape).index_copy_(0, present, term) for name, term in terms.items()
         }
-    proposal = propose(target_logits, draft, sampling, reads_draft=True)
+    proposal, own = propose(target_logits, draft, sampling, reads_draft=True), draft.sampling or sampling
+    # a round at temperature 0 has one token in both, whatever its draft was drawn with
+    own = replace(own, temperature=torch.where(sampling.temperature == 0, 0.0, own.temperature))
     places = proposal.usable.nonzero()
     parts = []
     for chunk in places.split(places_per_chunk(target_logits)) if len(places) else ():
@@ -50,7 +54,7 @@ def multi_draft_terms(target_logits: Tensor, draft: Draft, sampling: Sampling) -
         slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
         logits = allowed_draft_logits(draft.logits[slots, positions], draft, slots, positions)
         target_probs = proposal.target.probs(proposal.rows[requests, positions])
-        rows = processed(logits, sampling_rows(sampling, requests))
+        rows = processed(logits, sampling_rows(own, requests))
         size, ids = target_probs.shape[1], draft.draft_to_target
         scores = target_probs.new_full(target_probs.shape, -torch.inf)
         scores[:, slice(0, logits.shape[1]) if ids is None else ids] = logits.double()

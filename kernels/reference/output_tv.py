@@ -168,7 +168,7 @@ def _drawn_probs(
     """[n, V] float64, q_1 of some requests; one-hot proposals are what they are."""
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
     logits = allowed_draft_logits(drawn_logits[requests], draft, slots, 0)
-    rows = processed(logits, sampling_rows(sampling, requests))
+    rows = processed(logits, sampling_rows(draft.sampling or sampling, requests))
     found = on_target_vocab(rows.probs(), proposal.draft_to_target, cached_probs.shape[1])
     return torch.where(proposal.one_hot[requests, None], cached_probs, found)
 
@@ -222,7 +222,7 @@ def draft_tv(draft: Draft, sampling: Sampling, drawn_logits: Tensor) -> Tensor:
     if len(requests) == 0:
         return found
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
-    settings = sampling_rows(sampling, requests)
+    settings = sampling_rows(draft.sampling or sampling, requests)
     cached, drawn = (
         processed(allowed_draft_logits(logits, draft, slots, 0), settings)
         for logits in (draft.logits[slots, 0], drawn_logits[requests])
