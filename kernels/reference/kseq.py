@@ -6,7 +6,8 @@
 
 At any rho with 1 - (1 - b)^n <= rho b the rule is lossless with p - min(q, p / rho) (1 - (1 - b)^n) / b for the last
 line, which is never negative then; at the root, where most is accepted, it is [p - rho q]+. A rho that is off by a
-share s of itself thus changes the output's law by at most s. A larger one accepts less, a smaller one has no residual.
+share s of itself thus changes the output's law by at most s. A larger one accepts less; a smaller one would need a
+negative residual, which is cut at 0.
 With one child a node it is probabilistic verification. At temperature 0 the target's argmax is accepted.
 """
 
