@@ -1,7 +1,7 @@
 """The acceptance that each method expects on a step's drafts, and the terms that replay needs.
 
 The engine stops its clock meanwhile (`measuring.py` says when). A new column of terms is named in
-`harness.records.acceptance_terms`, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
+`harness.records.term_columns`, and its values are given here: as [B, K] for the positions, or [B] for whole drafts.
 It does not know requests or files.
 """
 
