@@ -1,5 +1,7 @@
 """The suffix automaton against a search through the texts, and the drafts that come of it."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -13,61 +15,86 @@ from kernels.methods import DraftSampling, VerificationMethod
 from tests.toy_markov import toy_engine, toy_requests
 
 
-def ends_of(suffix, texts):
-    """Where it ends: text, and index of the token behind it."""
-    return [
-        (number, at + len(suffix))
-        for number, text in enumerate(texts)
-        for at in range(len(text) - len(suffix) + 1)
-        if text[at : at + len(suffix)] == suffix
-    ]
+class ByRule:
+    """The occurrences that count, by the rule, among all substrings of the texts."""
+
+    def __init__(self, num_texts):
+        self.texts = [[] for _ in range(num_texts)]
+        self.num_occurrences = Counter()
+        self.counting = {}
+        """By substring: text, and index of the token behind the occurrence there."""
+
+    def append(self, number, token):
+        text = self.texts[number]
+        place, counts = (number, len(text)), [self.num_occurrences[suffix] for suffix in suffixes_of(text)]
+        # of the whole text, and of the longest suffix that has occurred elsewhere; shorter ones that occur as often
+        # occur at the same places
+        looked_up = counts[:1] + [count for count in counts if count > counts[0]][:1]
+        for suffix, count in zip(suffixes_of(text), counts, strict=True):
+            if count in looked_up or suffix not in self.counting:
+                self.counting[suffix] = place
+        text.append(token)
+        self.num_occurrences.update(suffixes_of(text))
+
+    def longest_match(self, number):
+        found = next((suffix for suffix in suffixes_of(self.texts[number]) if suffix in self.counting), ())
+        return (len(found), *self.counting[found]) if found else (0, 0, 0)
 
 
-@pytest.mark.parametrize("num_symbols", [1, 2, 5])
-def test_matches_agree_with_a_search_while_the_text_grows(num_symbols):
-    """Would catch: a clone that loses transitions or its place, a link to a suffix that is not the longest."""
+def suffixes_of(text):
+    """The longest first."""
+    return [tuple(text[start:]) for start in range(len(text))]
+
+
+@pytest.mark.parametrize("num_symbols", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_texts", [1, 5, 60])
+def test_matches_agree_with_a_search_while_texts_grow(num_symbols, num_texts):
+    """Texts grow in turns, some end, one is the beginning of another. Would catch: a match that is not the longest one
+    with a continuation, as where the end of another text hides it; an occurrence that does not count; a clone that
+    loses transitions or its place; a state that serves two texts with the length of the longer."""
     generator = np.random.default_rng(num_symbols)
-    automaton, matched = SuffixAutomaton(), []
-    number = automaton.begin()
-    for _ in range(160):
-        automaton.append(number, int(generator.integers(num_symbols)))
-        text, match = automaton.texts[number], automaton.longest_match(number)
-        occurring = [n for n in range(1, len(text)) if len(ends_of(text[len(text) - n :], [text])) > 1]
-        assert match.length == max(occurring, default=0)
-        assert text[match.following - match.length : match.following] == text[len(text) - match.length :]
-        assert match.following < len(text)
-        matched.append(match.length)
-    assert max(matched) > 3
-
-
-@pytest.mark.parametrize("num_symbols", [2, 4])
-def test_matches_in_texts_that_grow_in_turns_agree_with_a_search(num_symbols):
-    """One text is the beginning of another. Would catch: a state that serves two texts with the length of the longer, a
-    clone that takes the place of a whole text, a match that nothing follows, one that is not the longest."""
-    generator = np.random.default_rng(num_symbols)
-    automaton, first_ends, from_others = SuffixAutomaton(), {}, 0
-    numbers = [automaton.begin() for _ in range(4)]
+    automaton, reference, lengths, places = SuffixAutomaton(), ByRule(num_texts), [], set()
+    numbers = [automaton.begin() for _ in range(num_texts)]
     for turn in range(240):
-        number = numbers[int(generator.integers(3)) if turn < 160 else 3]
-        texts = automaton.texts
-        is_copy = number == 3 and len(texts[3]) < min(20, len(texts[0]))
-        automaton.append(number, texts[0][len(texts[3])] if is_copy else int(generator.integers(num_symbols)))
-        text, match = texts[number], automaton.longest_match(number)
-        for length in range(1, len(text) + 1):
-            suffix = tuple(text[len(text) - length :])
-            first_ends.setdefault(suffix, (number, len(text)))
-        followed = [
-            length
-            for length in range(1, len(text) + 1)
-            if (place := first_ends[tuple(text[len(text) - length :])])[1] < len(texts[place[0]])
-        ]
-        assert match.length == max(followed, default=0)
+        # three grow at a time
+        number = numbers[min(turn * num_texts // 240 + int(generator.integers(3)), num_texts - 1)]
+        text, first = automaton.texts[number], automaton.texts[0]
+        is_copy = number and number == num_texts - 1 and len(text) < min(20, len(first))
+        token = first[len(text)] if is_copy else int(generator.integers(num_symbols))
+        automaton.append(number, token)
+        reference.append(number, token)
+        match = automaton.longest_match(number)
+        assert match == reference.longest_match(number)
         if match.length:
-            found = texts[match.text]
+            found = automaton.texts[match.text]
             assert found[match.following - match.length : match.following] == text[len(text) - match.length :]
             assert match.following < len(found)
-            from_others += match.text != number
-    assert from_others > 100 and automaton.num_tokens == sum(map(len, automaton.texts)) == 240
+        lengths.append(match.length)
+        places.add(match.text)
+    assert max(lengths) > 3 and len(places) > num_texts / 4
+    assert automaton.texts == reference.texts and automaton.num_tokens == 240
+
+
+def matches(*texts):
+    """What is known of the end of the last of texts that were read one after the other, and what follows."""
+    automaton = SuffixAutomaton()
+    for text in texts:
+        number = automaton.begin()
+        for token in text:
+            automaton.append(number, token)
+    match = automaton.longest_match(number)
+    return match.length, automaton.continuation(number, match, 1) if match.length else []
+
+
+def test_the_occurrence_that_counts():
+    """Would catch: the end of another text that hides where its last tokens went on; a suffix that goes on for good as
+    where it first occurred."""
+    assert matches([3, 4, 5, 6], [9, 4, 5, 6, 7, 8], [1, 4, 5, 6]) == (3, [7])
+    assert matches([4, 5, 6], [3, 4, 5, 6], [1, 4, 5, 6]) == (0, [])
+    assert matches([1, 2, 3], [8, 2, 3], [9, 1, 2, 3, 4], [7, 2, 3]) == (2, [4])
+    assert matches([7, 8, 0], [7, 8, 1], [7, 8]) == (2, [1])
+    # where a longer suffix is looked up, the shorter one within it keeps its place
+    assert matches([5, 8, 0], [6, 8, 1], [2, 5, 8, 2], [3, 8]) == (1, [1])
 
 
 def batch_of(texts, num_tokens=4):

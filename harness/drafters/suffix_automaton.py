@@ -4,6 +4,10 @@ Source: Blumer et al., The smallest automaton recognizing the subwords of a text
 used for drafts by SAM decoding (arXiv 2411.10666). For several texts see Mohri, Moreno and Weinstein, General suffix
 automaton construction algorithm and space bounds (2009). A state stands for the substrings that end at the same places;
 its link leads to the longest of their suffixes that ends elsewhere, too.
+
+Of the occurrences of a suffix that a token follows one counts: the last at which it was looked up, that is, at which it
+was the whole text or the longest suffix that had occurred elsewhere; before that, the first. So a token is noted in two
+states, where the last occurrence of all would ask for the whole chain of links.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ ROOT = 0
 
 
 class Match(NamedTuple):
-    """An earlier occurrence of the longest suffix that has one."""
+    """The occurrence that counts of the longest suffix that has one with a token behind it."""
 
     length: int
     """Of the suffix, in tokens; 0 where none has occurred before."""
@@ -36,7 +40,8 @@ class SuffixAutomaton:
         """Of all texts."""
         self._end: list[int] = []
         """By text, the state of the whole of it."""
-        # by state: transitions, link, length of the longest substring, and the token behind its first occurrence
+        # by state: transitions, link, length of the longest substring, and the token behind the occurrence that counts,
+        # which exists once there is a transition
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
@@ -54,6 +59,9 @@ class SuffixAutomaton:
         self.texts[text].append(token)
         self.num_tokens += 1
         size, state = len(self.texts[text]), self._end[text]
+        for looked_up in (state, self._link[state]):
+            if looked_up > ROOT:
+                self._text[looked_up], self._following[looked_up] = text, size - 1
         known = self._next[state].get(token)
         if known is not None:
             # another text has been here
@@ -62,6 +70,8 @@ class SuffixAutomaton:
             return
         new = self._end[text] = self._state({}, ROOT, size, text, size)
         while state >= 0 and token not in self._next[state]:
+            if not self._next[state]:
+                self._text[state], self._following[state] = text, size - 1
             self._next[state][token] = new
             state = self._link[state]
         if state >= 0:
@@ -70,9 +80,9 @@ class SuffixAutomaton:
             self._link[new] = known if exact else self._clone(state, token, known)
 
     def longest_match(self, text: int) -> Match:
-        """The longest suffix of a text whose first occurrence, here or in another text, has a token behind it."""
+        """The longest suffix of a text that has an occurrence, here or in another text, with a token behind it."""
         state = self._end[text]
-        while state > ROOT and self._following[state] == len(self.texts[self._text[state]]):
+        while state > ROOT and not self._next[state]:
             state = self._link[state]
         return Match(self._length[state], self._text[state], self._following[state]) if state > ROOT else Match(0, 0, 0)
 
