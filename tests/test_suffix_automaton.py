@@ -1,6 +1,7 @@
 """The suffix automaton against a search through the texts, and the drafts that come of it."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from harness.drafters.suffix_automaton import SuffixAutomaton
 from kernels.contract import Sampling, Streams
 from kernels.core import reference_core
 from kernels.methods import DraftSampling, VerificationMethod
-from tests.toy_markov import toy_engine, toy_requests
+from tests.toy_markov import toy_engine, toy_requests, transitions
 
 
 class ByRule:
@@ -139,9 +140,54 @@ def test_slots_are_used_again_and_moved():
     assert proposals(drafter, [first, second]) == [[7, 1], []]
     drafter.move(1, 0)
     assert proposals(drafter, [[*second, 30, 31], [40, 41]]) == [[32, 30], []]
-    assert proposals(drafter, [[50, 51], [40, 41, 40, 41]]) == [[], [40, 41]]
-    # nothing of another request, in its slot before or beside it
+    drafter.begin(0)
+    assert proposals(drafter, [[50, 51, 52, 53, 54, 30, 31], [40, 41, 40, 41]]) == [[], [40, 41]]
+    # a shorter text is another one
     assert proposals(drafter, [[9, 40, 41], [1, 2]]) == [[], []]
+    assert proposals(drafter, [[9, 40, 41, 50, 51], [1, 2]]) == [[], []]
+
+
+class Tokens(torch.Tensor):
+    """Counts the numbers that leave it for the host."""
+
+    num_read = 0
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.item):
+            Tokens.num_read += args[0].numel()
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("history", [0, 10_000])
+def test_a_token_is_read_once(history):
+    """Would catch a proposal whose cost grows with the text: one that copies it, compares it or reads it again."""
+    generator = np.random.default_rng(0)
+    texts = generator.integers(4, size=(2, 900))
+    drafter, reference = SuffixDrafter(2, 1.0, history), ByRule(2)
+    references = [reference, reference if history else ByRule(2)]
+    batch, lengths = batch_of([[1], [1]]), np.array([2, 60])
+    token_ids = torch.from_numpy(texts.copy()).as_subclass(Tokens)
+    num_read = num_drafted = 0
+    for _ in range(100):
+        Tokens.num_read = 0
+        streams = replace(batch.streams, positions=torch.from_numpy(lengths))
+        draft = drafter.propose(replace(batch, token_ids=token_ids, streams=streams))
+        assert Tokens.num_read == lengths.sum() - num_read
+        for row, (text, length, reference) in enumerate(zip(texts, lengths.tolist(), references, strict=True)):
+            for token in text[len(reference.texts[row]) : length].tolist():
+                reference.append(row, token)
+            matched, source, following = reference.longest_match(row)
+            rest = reference.texts[source][following:]
+            depth = min(4, matched, 4 if source == row else len(rest)) if matched > 1 else 0
+            expected = [rest[index % len(rest)] for index in range(depth)]
+            assert draft.token_ids[row, : draft.num_draft_tokens[row]].tolist() == expected
+            num_drafted += depth
+            # no round looks at it again
+            token_ids[row, :length] = 9
+        num_read = lengths.sum()
+        lengths = lengths + generator.integers(3, size=2)
+    assert num_drafted > 300
 
 
 def test_a_history_finds_what_other_requests_wrote_until_a_block_ends():
@@ -181,3 +227,36 @@ def test_a_block_begins_without_what_ran_before_it():
         for records in runs
     )
     assert first == second and sum(accepted for _, accepted in first) > 50
+
+
+class ReadsAnew(SuffixDrafter):
+    """Keeps nothing from one round to the next."""
+
+    def propose(self, batch):
+        self.forget()
+        return super().propose(batch)
+
+
+@pytest.mark.parametrize("options", [{}, {"graphs": True}, {"overlaps": True}], ids=str)
+def test_drafts_are_of_the_request_that_is_in_the_slot(options):
+    """Some begin with more tokens than the request before them in the slot had when it ended. Would catch: an engine
+    that does not say where a request begins, a slot that goes on with the text of another."""
+    noisy, seeds = transitions(3, seed=1), range(60)
+    requests = [toy_requests(1, seed, prompt=(0, 1) * (1 + seed % 2 * 3))[0] for seed in seeds]
+
+    def rounds_of(drafter):
+        engine = toy_engine(
+            *(noisy, noisy, VerificationMethod.probabilistic, DraftSampling.greedy),
+            num_speculative_tokens=4,
+            max_new_tokens=24,
+            num_slots=3,
+            eos_token_ids=frozenset({2}),
+            drafter=drafter,
+            **options,
+        )
+        records = engine.run(requests, lambda record: None).requests
+        return [(item.num_proposed_tokens, item.num_accepted_tokens) for record in records for item in record.rounds]
+
+    found = rounds_of(SuffixDrafter(2, 1.0))
+    assert found == rounds_of(ReadsAnew(2, 1.0))
+    assert sum(accepted for _, accepted in found) > 30

@@ -9,7 +9,7 @@ tokens per round, H hidden size, C capacity of a slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -205,6 +205,18 @@ class Remembers(Protocol):
 
 
 @runtime_checkable
+class KeepsTexts(Protocol):
+    """What a drafter may have beside it that keeps the tokens of slots, so as to read each of them once."""
+
+    def begin(self, slot: int) -> None:
+        """Forget the tokens of a slot, where another request begins.
+
+        Called before the step that reads its first token; until the next call tokens are added, and none changes.
+        """
+        ...
+
+
+@runtime_checkable
 class MovesSlots(Protocol):
     """What a drafter may have beside it, so that steps without CUDA graphs need not compute rows of empty slots."""
 
@@ -246,6 +258,13 @@ class StatelessDrafter:
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
         """Nothing is read that counts beside a model."""
         return DrafterCost()
+
+
+def begin_requests(drafter: Drafter, slots: Iterable[int]) -> None:
+    """Let requests begin in slots, before the step that reads their first tokens."""
+    if isinstance(drafter, KeepsTexts):
+        for slot in slots:
+            drafter.begin(slot)
 
 
 def forget_requests(drafter: Drafter) -> None:

@@ -3,18 +3,20 @@
 Source: suffix decoding (arXiv 2411.04975) and SAM decoding (arXiv 2411.10666). It is looked up in the request's own
 text and, where that is asked for, in those of the other requests of the same block, ended or under way. The longer the
 suffix, the more tokens are proposed: the depth of a round follows from the tokens so far, never from the drafts, so
-that verification stays exact. The proposal is one-hot. Texts are kept in suffix automata on the host.
+that verification stays exact. The proposal is one-hot. Texts are kept in suffix automata on the host. A round reads the
+tokens that are new since the last one, however long the text is: `begin` says where another one begins.
 
 Shapes: B rows, C capacity of a row, K draft tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from harness.drafters.protocol import Batch, StatelessDrafter
 from harness.drafters.suffix_automaton import SuffixAutomaton
@@ -60,15 +62,15 @@ class SuffixDrafter(StatelessDrafter):
         token_ids = np.zeros((batch.num_rows, count), np.int64)
         num_draft_tokens = np.zeros(batch.num_rows, np.int64)
         slots = range(batch.num_rows) if isinstance(batch.rows, slice) else batch.rows.tolist()
-        tokens, lengths = batch.token_ids.cpu().numpy(), batch.lengths.tolist()
-        for index, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
-            # a row that idles has one token, and a single token has no suffix that is worth looking up
-            if length > 1:
-                found = self._proposal(slot, tokens[index, :length], count)
-                token_ids[index, : len(found)] = found
-                num_draft_tokens[index] = len(found)
+        for index, new in self._new_tokens(batch, slots).items():
+            found = self._proposal(slots[index], new, count)
+            token_ids[index, : len(found)] = found
+            num_draft_tokens[index] = len(found)
         device = batch.token_ids.device
         return Draft(torch.from_numpy(token_ids).to(device), torch.from_numpy(num_draft_tokens).to(device))
+
+    def begin(self, slot: int) -> None:
+        self._texts.pop(slot, None)
 
     def clear(self, slot: int) -> None:
         self._texts.pop(slot, None)
@@ -79,20 +81,38 @@ class SuffixDrafter(StatelessDrafter):
         else:
             self._texts.pop(destination, None)
 
-    def _proposal(self, slot: int, tokens: NDArray[np.int64], count: int) -> list[int]:
-        text = self._texts.get(slot)
-        if text is None or not np.array_equal(tokens[: len(text.tokens)], text.tokens):
-            # of another request
-            text = self._texts[slot] = self._begin(slot)
-        for token in tokens[len(text.tokens) :].tolist():
+    def _new_tokens(self, batch: Batch, slots: Sequence[int]) -> dict[int, list[int]]:
+        """By row, the tokens that its text does not have yet; no others are copied to the host."""
+        # a row that idles has one token, and a single token has no suffix that is worth looking up
+        lengths = {index: length for index, length in enumerate(batch.lengths.tolist()) if length > 1}
+        if not lengths:
+            return {}
+        counts = {index: length - self._num_read(slots[index], length) for index, length in lengths.items()}
+        stops = [index * batch.token_ids.shape[1] + length for index, length in lengths.items()]
+        places = [np.arange(stop - count, stop) for stop, count in zip(stops, counts.values(), strict=True)]
+        # of all rows at once: a device is waited for once
+        wanted = torch.from_numpy(np.concatenate(places)).to(batch.token_ids.device)
+        new = iter(batch.token_ids.take(wanted).tolist())
+        return {index: list(islice(new, count)) for index, count in counts.items()}
+
+    def _num_read(self, slot: int, length: int) -> int:
+        """Tokens that were read of a slot's text; a text that was longer is forgotten, as it is another one."""
+        if slot in self._texts and len(self._texts[slot].tokens) > length:
+            self.begin(slot)
+        return len(self._texts[slot].tokens) if slot in self._texts else 0
+
+    def _proposal(self, slot: int, new: Sequence[int], count: int) -> list[int]:
+        if slot not in self._texts:
+            self._texts[slot] = self._begin()
+        text = self._texts[slot]
+        for token in new:
             text.automaton.append(text.number, token)
         match = text.automaton.longest_match(text.number)
         if match.length < self.shortest:
             return []
         return text.automaton.continuation(text.number, match, min(count, int(self.factor * match.length)))
 
-    def _begin(self, slot: int) -> _Text:
-        self._texts.pop(slot, None)
+    def _begin(self) -> _Text:
         if not self.history:
             automaton = SuffixAutomaton()
         else:

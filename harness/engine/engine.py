@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from harness.drafters.protocol import Drafter, MovesSlots, forget_requests
+from harness.drafters.protocol import Drafter, MovesSlots, begin_requests, forget_requests
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.decided_step import DecidedStep
@@ -215,6 +215,7 @@ class Engine:
             return None
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
         self.step.state.sampling.write(begun)
+        begin_requests(self.drafter, begun)
         launched = runner.launch(plan)
         for chunk in plan.chunks:
             chunk.sequence.num_prefilled_tokens = chunk.stop
