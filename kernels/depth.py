@@ -2,7 +2,8 @@
 
 A round may end in front of a draft token because of the row that the token is drawn from: that depends on the tokens
 before it alone, so lossless methods stay lossless. A decision that depends on the token itself, on later rows, or on a
-budget computed from them is biased: the tokens that remain do not follow their row, which the residual assumes.
+budget that the most probable tokens get is biased: those that remain do not follow their row, which the residual
+assumes.
 Certification has cases of the first kind and controls of the others (harness/certification/depth_rules.py).
 """
 

@@ -54,8 +54,6 @@ def test_what_the_control_was_made_from_passes(control):
         "coupled, coupled cached, float32, top-p",
         "block, sampled cached, float32, none, stats not kept, narrow draft, grammar",
         "probabilistic, sampled cached, float32, top-k, ragged, padded slots, wide, grammar",
-        "block, sampled cached, float32, none, depth by the batch at the start of the step",
-        "probabilistic, sampled cached, float32, none, depth by what the rounds before accepted",
     ],
 )
 def test_a_right_sampler_passes(name):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from harness.certification.depth_rules import DepthRule
+from harness.certification.engine_steps import REQUESTS_PER_ENGINE_SLOT
 from harness.certification.subject import Features
 from harness.certification.toy_models import (
     ABOVE_ZEROS,
@@ -17,6 +18,7 @@ from harness.certification.toy_models import (
     PEAKED,
     PLAIN,
     SPREAD,
+    STEPS,
     WIDE,
     Profile,
     ToyModels,
@@ -65,6 +67,7 @@ DRAFTS = tuple(
     for drafts in drafts_of(method)
 )
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
+REQUESTS_PER_SLOT = 4
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,12 @@ class Case:
     siblings: SiblingDraws = SiblingDraws.independent
     depth_rule: DepthRule | None = None
     """Keeps fewer drafts than `lengths`; only with models whose vocabularies are the same."""
+
+    @property
+    def requests_per_slot(self) -> int:
+        """Requests that a slot serves, one after another."""
+        steps = self.depth_rule is not None and self.depth_rule.is_of_step
+        return REQUESTS_PER_ENGINE_SLOT if steps else REQUESTS_PER_SLOT
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -243,9 +252,15 @@ def masked_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
 
 
 def depth_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
-    """Ways to draft and verify at the depth that draft rows, the batch or the rounds before decide."""
-    rules = [rule for rule in DepthRule if rule.is_lossless]
-    return [replace(_case(*each), models=CONTROL, depth_rule=rule) for rule in rules for each in drafts]
+    """Ways to draft and verify at the depth that the engine decides: by draft rows, by the batch, by the rounds before.
+
+    An engine's step, unlike a row, decides nothing about a request's first token, so that these requests are longer.
+    """
+    models = {rule: STEPS if rule.is_of_step else CONTROL for rule in DepthRule if rule.is_lossless}
+    ways = [(rule, each) for rule in models for each in drafts]
+    # steps cost the host's time
+    ways = [(rule, each) for rule, each in ways if not rule.is_of_step or each[1] is not GREEDY]
+    return [replace(_case(*each), models=models[rule], depth_rule=rule) for rule, each in ways]
 
 
 def spread_cases() -> list[Case]:

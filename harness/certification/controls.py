@@ -201,9 +201,10 @@ def controls() -> list[Control]:
             _temperature_forgotten,
         ),
         *(
-            Control(f"probabilistic, {rule.value}", replace(probabilistic, depth_rule=rule), _unchanged)
+            Control(f"{case.verification.method.value}, {rule.value}", replace(case, depth_rule=rule), _unchanged)
             for rule in DepthRule
             if not rule.is_lossless
+            for case in (probabilistic, block)
         ),
         Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
         Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),

@@ -13,17 +13,18 @@ bookkeeping stays on the device; the host learns only how many slots are still b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from harness.certification.cases import Case
+from harness.certification.confident_drafts import propose_confidently
 from harness.certification.contract_checks import copied_inputs, num_overwritten, returned
+from harness.certification.depth_rules import DepthRule
 from harness.certification.slot_table import (
     BATCH_STEP,
     NOT_A_TOKEN,
-    REQUESTS_PER_SLOT,
     WATCHED_ROUNDS,
     SlotTable,
 )
@@ -82,9 +83,8 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
         before.append(states)
     token_ids, counts = torch.stack(drafts, dim=1), table.num_draft_tokens(slots)
     every = torch.stack(before, dim=1)
-    if case.depth_rule is not None:
-        known = every[:, 0], table.tallies[2], table.num_rounds
-        counts = torch.minimum(counts, case.depth_rule.num_drafts(table.draft_rows[every[:, :-1]], token_ids, *known))
+    if case.depth_rule is not None and not case.depth_rule.is_lossless:
+        counts = torch.minimum(counts, case.depth_rule.num_drafts(table.draft_rows[every[:, :-1]], token_ids, slots))
     return token_ids, every, counts
 
 
@@ -99,7 +99,12 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
     keeps_stats = (case.row_stats and case.cached and case.draft_sampling is DraftSampling.sampled) and features_of(
         subject
     ).row_stats
-    token_ids, states, counts = propose(subject, table, slots, keeps_stats)
+    own_draft: Draft | None = None
+    if case.depth_rule is DepthRule.row:
+        own_draft, states = propose_confidently(subject, table, slots)
+        token_ids, counts = own_draft.token_ids, own_draft.num_draft_tokens
+    else:
+        token_ids, states, counts = propose(subject, table, slots, keeps_stats)
     columns = torch.arange(depth + 1, device=table.device)
     rows = table.target_rows[states]
     token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
@@ -114,15 +119,18 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
         num_rows = max(len(table.order), len(slots) + BATCH_STEP)
         token_ids, counts = _pad(token_ids, num_rows, NOT_A_TOKEN), _pad(counts, num_rows, -1)
         slots = _pad(slots, num_rows, 0)
-    draft = Draft(
-        token_ids=token_ids,
-        num_draft_tokens=counts,
-        logits=table.cache if case.cached else None,
-        idx_mapping=slots if case.cached else None,
-        draft_to_target=models.draft_to_target if case.cached else None,
-        row_stats=table.row_stats if keeps_stats else None,
-        mask=TokenMask(table.words, table.cache_mask_rows) if case.cached and table.words is not None else None,
-    )
+    if own_draft is None:
+        draft = Draft(
+            token_ids=token_ids,
+            num_draft_tokens=counts,
+            logits=table.cache if case.cached else None,
+            idx_mapping=slots if case.cached else None,
+            draft_to_target=models.draft_to_target if case.cached else None,
+            row_stats=table.row_stats if keeps_stats else None,
+            mask=TokenMask(table.words, table.cache_mask_rows) if case.cached and table.words is not None else None,
+        )
+    else:
+        draft = replace(own_draft, token_ids=token_ids)
     logits, masked = rows.reshape(-1, models.num_ids), table.masked(row_states.flatten())
     table.num_rounds += 1
     is_watched = table.device.type == "cpu" and table.num_rounds <= WATCHED_ROUNDS
@@ -168,12 +176,13 @@ def simulate(subject: Subject, case: Case, num_samples: int, batch: int, seed: i
         seed: of all random streams.
         device: where everything lives.
     """
-    num_batches = -(-num_samples // (batch * REQUESTS_PER_SLOT))
-    num_slots = -(-num_samples // (num_batches * REQUESTS_PER_SLOT * BATCH_STEP)) * BATCH_STEP
+    per_slot = case.requests_per_slot
+    num_batches = -(-num_samples // (batch * per_slot))
+    num_slots = -(-num_samples // (num_batches * per_slot * BATCH_STEP)) * BATCH_STEP
     counts, tallies = None, None
     play = simulate_tree_round if case.drafts_trees else simulate_round
     for index in range(num_batches):
-        table = SlotTable(case, num_slots, index * num_slots * REQUESTS_PER_SLOT, seed, device)
+        table = SlotTable(case, num_slots, index * num_slots * per_slot, seed, device)
         slots = table.order
         while len(slots):
             play(subject, table, slots)

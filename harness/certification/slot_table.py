@@ -7,17 +7,18 @@ sequences. See harness.certification.simulate.
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.certification.cases import DTYPES, Case
+from harness.certification.engine_steps import EngineSteps, depth_of
 from kernels.contract import RowStats, Sampling, Streams, TokenMask, VerificationResult
 
 SEED_STEP = 0x9E3779B97F4A7C15 - 2**64
 """Odd, so that requests never share a seed."""
-REQUESTS_PER_SLOT = 4
 SMALLEST_BATCH, BATCH_STEP = 4096, 16
 """A batch that is smaller, or no multiple of the step, would need kernels that are compiled for it."""
 WATCHED_ROUNDS = 4
@@ -67,6 +68,7 @@ class SlotTable:
         # The last bin takes the requests that go on, and those that are not counted.
         self.counts = torch.zeros(len(case.profiles) * 2 * models.num_codes + 1, dtype=torch.long, device=device)
         self.tallies = torch.zeros(3, dtype=torch.long, device=device)
+        """Faults, drafts that were verified, and those that were accepted."""
         shape = (num_slots, self.depth, self.draft_rows.shape[1])
         cache_dtype = DTYPES[case.cache_dtype or case.dtype]
         self.cache = torch.full(shape, torch.nan, dtype=cache_dtype, device=device)
@@ -77,6 +79,9 @@ class SlotTable:
         )
         self.words = None if models.allowed is None else words_of(models.allowed)
         self.cache_mask_rows = torch.full(shape[:2], -1, device=device)
+        self.engines: EngineSteps | None = None
+        if case.depth_rule is not None and case.depth_rule.is_of_step:
+            self.engines = EngineSteps(num_slots, partial(depth_of, case.depth_rule, self.depth))
         columns = torch.tensor(case.profiles, dtype=torch.float64).T
         self.profiles = [columns[0].float(), columns[1].long(), columns[2].float(), columns[3].float()]
         self.profiles = [column.to(device) for column in self.profiles]
@@ -88,7 +93,7 @@ class SlotTable:
 
     def is_busy(self, slots: Tensor) -> Tensor:
         """[R] bool, whether the requests of some slots are not all done."""
-        return self.num_served[slots] < REQUESTS_PER_SLOT
+        return self.num_served[slots] < self.case.requests_per_slot
 
     def still_running(self, slots: Tensor) -> Tensor:
         """[R] int64, the slots of the next batch, in the same order: those that are busy, and a few that fill it up."""
@@ -124,8 +129,14 @@ class SlotTable:
         is_free = self.models.allowed[states].all(dim=-1)
         return {"mask": TokenMask(self.words, torch.where(is_free, -1, states))}
 
+    def decodes(self, slots: Tensor) -> Tensor:
+        """[R] bool, whether the next step of a slot is a round of its request, where `engines` decide."""
+        return self.is_busy(slots) & (self.num_emitted[slots] > 0)
+
     def num_draft_tokens(self, slots: Tensor) -> Tensor:
-        """[R] int64; it depends on nothing that was drawn."""
+        """[R] int64; it depends on nothing that was drawn in this round."""
+        if self.engines is not None:
+            return self.engines.choose(slots, self.decodes(slots))
         lengths = torch.tensor(self.case.lengths, device=self.device)
         return lengths[(self.digits(slots).length + self.rounds[slots]) % len(lengths)]
 
@@ -135,6 +146,9 @@ class SlotTable:
         emitted = self.numbers_of(verdict.token_ids[:count])
         num_accepted = verdict.num_accepted[:count].clamp(0, self.depth)
         columns = torch.arange(width, device=self.device)
+        if self.engines is not None:
+            goes_on = self.decodes(slots) & (self.num_emitted[slots] + num_accepted + 1 < self.length)
+            self.engines.learn(slots, goes_on, num_accepted)
         self.tokens[slots[:, None], self.num_emitted[slots, None] + columns] = emitted
         for column in range(width):
             token_ids = emitted[:, column].clamp(0, self.models.vocab_size - 1)

@@ -164,6 +164,8 @@ NARROW_DRAFT = random_models("narrow draft", vocab_size=6, order=1, num_tokens=3
 """The drafter knows four of six tokens, in another order."""
 CONTROL = random_models("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
 """Few sequences and much rejection: deviations stand out."""
+STEPS = replace(CONTROL, name="control of four tokens", num_tokens=4)
+"""The same where the first token is drawn without drafts."""
 GRAMMAR = ((0, 2, 3, 5), (0, 1, 2, 3, 4, 5), (1, 2), (0, 1, 4, 5), (2, 3, 4), (1, 5))
 """Tokens that may follow each of six; after the second token all may, so that its rows are free. Wherever it forbids,
 it allows a token that the drafter of NARROW_DRAFT knows."""
