@@ -7,11 +7,19 @@ import pytest
 import torch
 
 from harness.agreement.compare import compare_verify
+from harness.agreement.config import AgreementConfig, Candidate
 from harness.agreement.counts import Agreement
 from harness.agreement.round_inputs import RoundInputs
-from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
-from kernels.core import reference_core
-from kernels.methods import TreeMethod
+from harness.agreement.rows import RoundShape
+from harness.agreement.run import CaseResult, cases_of, compare_case
+from harness.agreement.tree_rows import FIXED, RAGGED, drafted_trees
+from harness.settings.device import Device
+from kernels.contract import Draft, Sampling, SiblingDraws, Streams, Verification, VerificationResult
+from kernels.core import Core, reference_core, triton_core
+from kernels.methods import TREE_METHODS, DraftSampling, TreeMethod
+from kernels.reference.draw_children import draw_children
+from kernels.reference.verify import verify
+from tests.kernel_rounds import DEVICE
 
 COUNT, SIZE = 100_000, 4
 METHODS = pytest.mark.parametrize("method", TreeMethod, ids=lambda method: method.value)
@@ -61,3 +69,91 @@ def test_rounding_does_not_explain_a_larger_error(method: TreeMethod):
 def test_nothing_is_rounded_at_temperature_0():
     found = compared(TreeMethod.recursive, 1e-3, temperature=0.0)
     assert found.disagreements and not any(each.explained for each in found.disagreements)
+
+
+def config_of(core: Candidate = Candidate.reference, **settings: Any) -> AgreementConfig:
+    settings = {"vocab_size": 400, "requests": 10} | settings
+    return AgreementConfig(core, Device.cpu, **settings)
+
+
+TREES = [case for case in cases_of(config_of()) if case.siblings is not None]
+UNCUT = [case for case in TREES if case.truncation == "none"]
+
+
+def result_of(core: Core, case: Any, **settings: Any) -> CaseResult:
+    return compare_case(case, config_of(**settings), core, 1)
+
+
+def test_every_way_to_draft_trees_is_compared_in_every_truncation():
+    """Would catch a method for trees that the command leaves out, as chains alone did."""
+    found = {(case.method, case.siblings, case.one_hot) for case in TREES}
+    sampled = {(method, each, False) for method, traits in TREE_METHODS.items() for each in traits.siblings}
+    certain = {method for method, traits in TREE_METHODS.items() if DraftSampling.greedy in traits.draft_samplings}
+    assert found == sampled | {(method, SiblingDraws.distinct, True) for method in certain}
+    for name in ("dtype", "truncation", "temperature"):
+        assert {getattr(case, name) for case in TREES} == {getattr(case, name) for case in cases_of(config_of())}
+    assert len({case.name for case in TREES}) == len(TREES) == 5 * len(found)
+
+
+@pytest.mark.parametrize("case", UNCUT, ids=lambda case: case.name)
+def test_the_kernels_agree_on_trees(case):
+    """Of several chunks, fixed ones and ragged ones in a batch."""
+    config = config_of(vocab_size=2200, requests=5)
+    config = replace(config, device=Device(DEVICE.type))
+    found = compare_case(case, config, triton_core(), 1)
+    assert found.agreement.num_unexplained == 0
+    assert found.verification.num_tokens == 10 and found.drafting.num_tokens > 20
+
+
+def independent_children(logits, sampling, streams, siblings, *others, **options):
+    return draw_children(logits, sampling, streams, SiblingDraws.independent, *others, **options)
+
+
+def warm_children(logits, sampling, *others, **options):
+    """Children at a temperature that is 1 % off."""
+    return draw_children(logits, replace(sampling, temperature=sampling.temperature * 1.01), *others, **options)
+
+
+def as_independent(target_logits, draft, *others, **options):
+    return verify(target_logits, replace(draft, siblings=SiblingDraws.independent), *others, **options)
+
+
+def of_one_level(target_logits, draft, *others, **options):
+    return verify(target_logits, replace(draft, parents=torch.full_like(draft.parents, -1)), *others, **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        ({"draw_children": independent_children}, "drafting"),
+        ({"draw_children": warm_children}, "drafting"),
+        ({"verify": as_independent}, "verification"),
+        ({"verify": of_one_level}, "verification"),
+    ],
+    ids=["independent for distinct", "warmer", "verified as independent", "parents forgotten"],
+)
+def test_a_core_that_is_wrong_with_trees_is_found_out(wrong: dict[str, Any], part: str):
+    case = next(case for case in UNCUT if case.siblings is SiblingDraws.distinct and not case.one_hot)
+    assert result_of(reference_core(), case, requests=100).agreement.num_disagreements == 0
+    found = result_of(replace(reference_core(), **wrong), case, requests=100)
+    assert getattr(found, part).num_unexplained > 0
+
+
+@pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])
+@pytest.mark.parametrize("trees", [FIXED, RAGGED], ids=["fixed", "ragged"])
+def test_trees_are_drawn_as_the_engine_draws_them(trees, one_hot: bool):
+    """Would catch children of another row, position or branch than verification takes them for, and siblings alike."""
+    shape = RoundShape(300, 6, 50, torch.float32, one_hot=one_hot)
+    batch = drafted_trees(shape, trees, SiblingDraws.distinct, reference_core(), torch.Generator().manual_seed(0))
+    draft = batch.inputs.draft
+    assert draft.parents is not None
+    assert draft.num_draft_tokens[: len(trees)].tolist() == [len(tree) for tree in trees]
+    assert len(batch.inputs.target_logits) == int((draft.num_draft_tokens + 1).sum())
+    for request in range(2 * len(trees)):
+        tree = trees[request % len(trees)]
+        children = [[int(draft.token_ids[request, place]) for place in range(len(tree)) if tree[place] == node]
+                    for node in range(-1, len(tree))]  # fmt: skip
+        assert all(len(set(each)) == len(each) for each in children)
+    found = batch.inputs.verified_by(reference_core(), Verification(TreeMethod.recursive))
+    share = float(found.num_accepted.float().mean())
+    assert not bool(found.invalid.any()) and 0.5 < share < 2.0

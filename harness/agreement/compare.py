@@ -10,8 +10,8 @@ from torch import Tensor
 
 from harness.agreement.counts import ROUNDING, SCORE_ROUNDING, Agreement, Disagreement, tolerance_of
 from harness.agreement.margins import drawn_margins, verdict_margins
-from harness.agreement.round_inputs import DrawInputs, RoundInputs
-from harness.agreement.tree_margin import same_verdicts, tree_margins
+from harness.agreement.round_inputs import ChildDraws, DrawInputs, RoundInputs
+from harness.agreement.tree_margin import child_margins, same_verdicts, tree_margins
 from kernels.contract import Drawn, Verification, VerificationResult
 from kernels.core import Core
 from kernels.methods import Method, methods_with
@@ -113,6 +113,18 @@ def compare_drawn(found: Drawn, expected: Drawn, inputs: DrawInputs) -> Agreemen
             decides = torch.zeros_like(rows, dtype=torch.bool)
             disagreements += _listed(what, *token_ids, rows, decides, margins, tolerance)
     return Agreement(0, len(same), tuple(disagreements))
+
+
+def compare_children(tested: Core, reference: Core, inputs: ChildDraws) -> Agreement:
+    """Draw the children of nodes with both cores. Each counts as a token; those of a node differ together."""
+    found, expected = inputs.drawn_by(tested), inputs.drawn_by(reference)
+    disagreements = []
+    for rows in (found != expected).any(dim=1).nonzero()[:, 0].split(ROWS_AT_A_TIME):
+        if len(rows):
+            margins = child_margins(inputs.take(rows), found[rows])
+            decides = torch.zeros_like(rows, dtype=torch.bool)
+            disagreements += _listed("draw_children", found, expected, rows, decides, margins, ROUNDING)
+    return Agreement(0, found.numel(), tuple(disagreements))
 
 
 def _listed(

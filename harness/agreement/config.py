@@ -7,7 +7,7 @@ from enum import Enum
 
 from harness.settings.device import Device
 from harness.settings.schema import SettingsError, check_known, check_seed, check_setting
-from kernels.contract import VerificationMethod
+from kernels.methods import TreeMethod, VerificationMethod
 
 MAX_VOCAB_SIZE = 262_144
 DTYPES = ("bfloat16", "float16", "float32")
@@ -39,8 +39,10 @@ class AgreementConfig:
     """
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
-    methods: tuple[str, ...] = tuple(method.value for method in VerificationMethod if not method.traits.greedy_only)
-    """Verification methods."""
+    methods: tuple[str, ...] = tuple(
+        method.value for method in (*VerificationMethod, *TreeMethod) if not method.traits.greedy_only
+    )
+    """Verification methods, those of trees among them."""
     dtypes: tuple[str, ...] = DTYPES
     """Types of the logits."""
     truncations: tuple[str, ...] = tuple(TRUNCATIONS)
@@ -71,8 +73,18 @@ class AgreementConfig:
     output: str = "results/runs/agreement"
     """Folder for report.md and agreement.json."""
 
+    @property
+    def chain_methods(self) -> list[str]:
+        """Those of `methods` that verify chains."""
+        return [name for name in self.methods if name not in self.tree_methods]
+
+    @property
+    def tree_methods(self) -> list[str]:
+        """Those of `methods` that verify trees."""
+        return [name for name in self.methods if name in {method.value for method in TreeMethod}]
+
     def __post_init__(self) -> None:
-        methods = [method.value for method in VerificationMethod]
+        methods = [method.value for method in (*VerificationMethod, *TreeMethod)]
         for name, known in (("methods", methods), ("dtypes", DTYPES), ("truncations", TRUNCATIONS)):
             values = getattr(self, name)
             check_setting(bool(values), name, f"some of {', '.join(known)}", "nothing")

@@ -43,11 +43,11 @@ class Disagreement:
     """One request, or one row of a draw, for which two cores found different things."""
 
     what: str
-    """verify, draw or coupled_draw."""
+    """verify, draw, coupled_draw or draw_children."""
     is_accept_decision: bool
     """Whether an accept decision went the other way; else only the token that was drawn differs."""
     found: tuple[int, ...]
-    """Output tokens of the core under test; one for a draw."""
+    """Output tokens of the core under test; one for a draw, the children of one node."""
     expected: tuple[int, ...]
     """Output tokens of the reference."""
     margin: float

@@ -1,9 +1,9 @@
 """Compare a core with the reference on random calls, sound and misused ones in turn, on the workspace that they share.
 
-A case draws drafts, trees at times, verifies them, and compares both with the reference. A third of the cases first
-misuse the core: with numbers of draft tokens above K, below -1, or that packed rows do not add up to. Then the core
-must raise a ValueError, or flag these requests and serve the others as if the numbers had been cut to -1..K. Between
-calls all counters of the workspace must be 0.
+A case draws drafts, of trees the children of their nodes too, verifies them, and compares all that with the reference.
+A third of the cases first misuse the core: with numbers of draft tokens above K, below -1, or that packed rows do not
+add up to. Then the core must raise a ValueError, or flag these requests and serve the others as if the numbers had been
+cut to -1..K. Between calls all counters of the workspace must be 0.
 
 On a GPU every layout of a call is compiled, which takes seconds: layouts are shared by many cases and taken in turn.
 """
@@ -17,7 +17,7 @@ from random import Random
 
 import torch
 
-from harness.agreement.compare import compare_draw, compare_exactly, compare_verdicts, compare_verify
+from harness.agreement.compare import compare_children, compare_draw, compare_exactly, compare_verdicts, compare_verify
 from harness.agreement.config import AgreementConfig
 from harness.agreement.counts import Agreement, total
 from harness.agreement.fuzz_case import CaseBuilder
@@ -104,6 +104,9 @@ class FuzzCall:
         if self.is_misused:
             parts.append(self._compared("misused", self._misuse(case.inputs, random)))
         parts.append(self._compared("draw", compare_draw(tested, self.reference, case.drafts)))
+        if case.children is not None:
+            children = compare_children(tested, self.reference, case.children)
+            parts.append(self._compared("draw_children", children))
         verified = compare_verify(tested, self.reference, case.inputs, self.verification)
         parts.append(self._compared("verify", verified))
         self.agreement = total(parts)

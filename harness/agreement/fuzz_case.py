@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from harness.agreement.fuzz_layout import Layout
-from harness.agreement.round_inputs import DrawInputs, RoundInputs
-from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, VerificationMethod
+from harness.agreement.round_inputs import ChildDraws, DrawInputs, RoundInputs
+from kernels.contract import Draft, RowStats, Sampling, SiblingDraws, Streams, TokenMask, VerificationMethod
 from kernels.core import Core
 from kernels.reference.tree_shape import first_siblings
 from kernels.streams import Purpose
 
 Method = VerificationMethod
 NUM_SPARE_SLOTS = 2
+NUM_CHILDREN = 3
+"""Of a node, whose draw is compared; some rows have fewer tokens."""
 RUBBISH = 10**12
 """A token id that nothing may look at."""
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0, 1.0, 1.5, 5.0)
@@ -39,6 +41,8 @@ class FuzzCase:
     inputs: RoundInputs
     drafts: DrawInputs
     """Of R * K rows, request after request; where K is 0 of the R target rows."""
+    children: ChildDraws | None = None
+    """Of the same rows, where drafts are trees."""
 
 
 class CaseBuilder:
@@ -92,7 +96,15 @@ class CaseBuilder:
         mask = None
         if words is not None:
             mask = TokenMask(words, target_masks[given] if layout.is_packed else target_masks.flatten())
-        return FuzzCase(RoundInputs(self._spaced(rows), draft, sampling, streams, mask), drafts)
+        children = None if layout.siblings is None else self._children(drafts, layout.siblings)
+        return FuzzCase(RoundInputs(self._spaced(rows), draft, sampling, streams, mask), drafts, children)
+
+    def _children(self, drafts: DrawInputs, siblings: SiblingDraws) -> ChildDraws:
+        """Draws of NUM_CHILDREN children from each draft row, which come after some others of their depth."""
+        others = self._integers(0, 5, len(drafts.logits), 1)
+        branches = others + torch.arange(NUM_CHILDREN, device=self.device)
+        given = drafts.logits, drafts.sampling, drafts.streams, siblings, branches
+        return ChildDraws(*given, drafts.draft_to_target, drafts.mask)
 
     def _choose(self, values: tuple[float, ...], size: int) -> Tensor:
         chosen = torch.randint(len(values), (size,), generator=self.generator, device=self.device)

@@ -76,7 +76,7 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
     is_smaller = random.random() < 0.4
     truncates = random.random() < 0.5
     layout = Layout(
-        method=random.choice([Method(name) for name in (*config.methods, Method.greedy.value)]),
+        method=random.choice([Method(name) for name in (*config.chain_methods, Method.greedy.value)]),
         dtype=random.choice(config.dtypes),
         num_requests=num_requests,
         num_draft_tokens=width,

@@ -16,6 +16,7 @@ from kernels.contract import (
     Drawn,
     RowStats,
     Sampling,
+    SiblingDraws,
     Streams,
     TokenMask,
     Verification,
@@ -103,3 +104,31 @@ class DrawInputs:
         if self.purpose is None:
             return core.coupled_draw(*given, self.vocab_size, self.draft_to_target, mask=self.mask)
         return core.draw(*given, self.purpose, self.draft_to_target, row_stats, mask=self.mask)
+
+
+@dataclass(frozen=True)
+class ChildDraws:
+    """The arguments of one draw of the children of N nodes, n each."""
+
+    logits: Tensor
+    """[N, V_draft]."""
+    sampling: Sampling
+    streams: Streams
+    siblings: SiblingDraws
+    branches: Tensor
+    """[N, n] int64, as for `draw_children`."""
+    draft_to_target: Tensor | None = None
+    mask: TokenMask | None = None
+
+    def take(self, rows: Tensor) -> ChildDraws:
+        """Some of the rows ([m] int64), in which -inf stands for forbidden tokens."""
+        logits = self.logits if self.mask is None else without_forbidden(self.logits, self.mask, self.draft_to_target)
+        sampling, streams = sampling_rows(self.sampling, rows), streams_at(self.streams, rows)
+        at = self.branches[rows]
+        return replace(self, logits=logits[rows], sampling=sampling, streams=streams, branches=at, mask=None)
+
+    def drawn_by(self, core: Core, row_stats: RowStats | None = None) -> Tensor:
+        """[N, n] int64, what a core draws; `row_stats` take the statistics of the rows."""
+        assert core.draw_children is not None, "a core that verifies trees draws them"
+        given = (self.logits, self.sampling, self.streams, self.siblings, self.branches, self.draft_to_target)
+        return core.draw_children(*given, mask=self.mask, row_stats=row_stats)

@@ -42,7 +42,8 @@ class RoundShape:
     """The drafts' logits are not kept."""
 
 
-def _streams(num_requests: int, generator: torch.Generator) -> Streams:
+def streams_of(num_requests: int, generator: torch.Generator) -> Streams:
+    """Random streams of some requests."""
     device = generator.device
     seeds = torch.randint(-(2**63), 2**63 - 1, (num_requests,), generator=generator, device=device)
     positions, rounds = (
@@ -51,8 +52,17 @@ def _streams(num_requests: int, generator: torch.Generator) -> Streams:
     return Streams(seeds, positions, rounds)
 
 
-def _sampling(shape: RoundShape, num_rows: int, device: torch.device) -> Sampling:
+def sampling_of(shape: RoundShape, num_rows: int, device: torch.device) -> Sampling:
+    """The parameters of the shape, for some rows."""
     return Sampling.same_for_all(num_rows, shape.temperature, shape.top_k, shape.top_p, shape.min_p, device)
+
+
+def target_rows_of(shape: RoundShape, generator: torch.Generator) -> torch.Tensor:
+    """[R, K + 1, V] float32 logits."""
+    requests, device = shape.num_requests, generator.device
+    exponents = torch.linspace(*EXPONENTS, requests, device=device)[:, None, None]
+    target = torch.empty(requests, shape.num_draft_tokens + 1, shape.vocab_size, device=device)
+    return target.exponential_(generator=generator).mul_(exponents)
 
 
 @dataclass(frozen=True)
@@ -73,19 +83,17 @@ def drafted_round(shape: RoundShape, core: Core, generator: torch.Generator) -> 
         generator: of logits and streams; its device is theirs.
     """
     device, requests, width = generator.device, shape.num_requests, shape.num_draft_tokens
-    exponents = torch.linspace(*EXPONENTS, requests, device=device)[:, None, None]
-    target = torch.empty(requests, width + 1, shape.vocab_size, device=device)
-    target.exponential_(generator=generator).mul_(exponents)
+    target = target_rows_of(shape, generator)
     cache = torch.empty_like(target[:, :width]).normal_(std=DRAFT_NOISE, generator=generator)
     cache = cache.add_(target[:, :width]).to(shape.dtype)
-    streams = _streams(requests, generator)
+    streams = streams_of(requests, generator)
     offsets = torch.arange(width, device=device)
     here = Streams(
         streams.seeds.repeat_interleave(width),
         (streams.positions[:, None] + offsets).flatten(),
         streams.rounds.repeat_interleave(width),
     )
-    rows, sampling = cache.view(requests * width, shape.vocab_size), _sampling(shape, requests * width, device)
+    rows, sampling = cache.view(requests * width, shape.vocab_size), sampling_of(shape, requests * width, device)
     kept = RowStats.empty(requests * width, device=device)
     if shape.shared_noise:
         drawn, stats = core.coupled_draw(rows, sampling, here, shape.vocab_size), None
@@ -98,6 +106,6 @@ def drafted_round(shape: RoundShape, core: Core, generator: torch.Generator) -> 
         logits=None if shape.one_hot else cache,
         row_stats=None if shape.one_hot else stats,
     )
-    inputs = RoundInputs(target.to(shape.dtype).flatten(0, 1), draft, _sampling(shape, requests, device), streams)
+    inputs = RoundInputs(target.to(shape.dtype).flatten(0, 1), draft, sampling_of(shape, requests, device), streams)
     purpose = None if shape.shared_noise else Purpose.draft
     return DraftedRound(inputs, DrawInputs(rows, sampling, here, purpose, shape.vocab_size))

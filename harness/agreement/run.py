@@ -8,37 +8,48 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import cycle, product
 from zlib import crc32
 
 import torch
 
-from harness.agreement.compare import compare_draw, compare_verify
+from harness.agreement.compare import compare_children, compare_draw, compare_verify
 from harness.agreement.config import TRUNCATIONS, AgreementConfig, Candidate
 from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
+from harness.agreement.tree_rows import FIXED, RAGGED, drafted_trees
 from harness.settings.device import resolve_device
 from harness.settings.schema import SettingsError
 from kernels.contract import Verification, VerificationMethod
 from kernels.core import Core, reference_core, triton_core
-from kernels.methods import TreeMethod
+from kernels.methods import DraftSampling, SiblingDraws, TreeMethod
 
 Method = VerificationMethod
+MAX_TREES = 160
+"""Requests of a batch of trees: the reference makes several float64 copies of their rows."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One combination that is compared."""
 
-    method: VerificationMethod
+    method: VerificationMethod | TreeMethod
+    """One for trees where drafts are trees."""
     dtype: str
     truncation: str
     temperature: float
+    siblings: SiblingDraws | None = None
+    """How the children of a node are drawn; None: chains."""
+    one_hot: bool = False
+    """Trees of the most probable tokens, which verification takes as certain."""
 
     @property
     def name(self) -> str:
-        return f"{self.method.value}, {self.dtype}, {self.truncation}, T {self.temperature:g}"
+        drafts = ""
+        if self.siblings is not None:
+            drafts = "one-hot trees, " if self.one_hot else f"trees of {self.siblings.value} siblings, "
+        return f"{self.method.value}, {drafts}{self.dtype}, {self.truncation}, T {self.temperature:g}"
 
 
 @dataclass(frozen=True)
@@ -84,8 +95,25 @@ def tested_core(config: AgreementConfig) -> Core:
 
 def cases_of(config: AgreementConfig) -> list[Case]:
     """Every combination, in the order of the settings."""
-    combinations = product(config.methods, config.dtypes, config.truncations, config.temperatures)
-    return [Case(Method(method), dtype, truncation, each) for method, dtype, truncation, each in combinations]
+    chains = product(config.chain_methods, config.dtypes, config.truncations, config.temperatures)
+    cases = [Case(Method(method), dtype, truncation, each) for method, dtype, truncation, each in chains]
+    return cases + _tree_cases(config)
+
+
+def _tree_cases(config: AgreementConfig) -> list[Case]:
+    """Every way to draft trees for the methods x every truncation; of dtypes and temperatures one after another, since
+    the reference walks slowly."""
+    ways: list[tuple[TreeMethod, SiblingDraws, bool]] = []
+    for method in map(TreeMethod, config.tree_methods):
+        ways += [(method, siblings, False) for siblings in method.traits.siblings]
+        if DraftSampling.greedy in method.traits.draft_samplings:
+            ways.append((method, SiblingDraws.distinct, True))
+    kinds = cycle(product(config.dtypes, config.temperatures))
+    cases = []
+    for (method, siblings, one_hot), truncation in product(ways, config.truncations):
+        dtype, temperature = next(kinds)
+        cases.append(Case(method, dtype, truncation, temperature, siblings, one_hot))
+    return cases
 
 
 def verification_of(method: VerificationMethod | TreeMethod, num_draft_tokens: int) -> Verification:
@@ -123,6 +151,8 @@ def compare_case(case: Case, config: AgreementConfig, tested: Core, num_decision
     device, reference = device_of(config), reference_core()
     # a seed of the case's own, so that leaving other cases out does not change it
     generator = torch.Generator(device).manual_seed(config.seed * 2**32 + crc32(case.name.encode()))
+    if case.siblings is not None:
+        return _compare_trees(case, config, tested, num_decisions, generator)
     shape = shape_of(case, config)
     verification = verification_of(case.method, config.draft_tokens)
     verified, drafted, begin = [Agreement()], [Agreement()], time.perf_counter()
@@ -130,6 +160,25 @@ def compare_case(case: Case, config: AgreementConfig, tested: Core, num_decision
         batch = drafted_round(shape, tested, generator)
         drafted.append(compare_draw(tested, reference, batch.drafts))
         verified.append(compare_verify(tested, reference, batch.inputs, verification))
+    return CaseResult(case, total(verified), total(drafted), time.perf_counter() - begin)
+
+
+def _compare_trees(
+    case: Case, config: AgreementConfig, tested: Core, num_decisions: int, generator: torch.Generator
+) -> CaseResult:
+    """The same of trees: a batch of equal ones and one of ragged ones in turn, one of each at least."""
+    assert case.siblings is not None
+    reference, begin = reference_core(), time.perf_counter()
+    verified, drafted = [Agreement()], [Agreement()]
+    for trees in cycle((FIXED, RAGGED)):
+        if len(verified) > 2 and total([*verified, *drafted]).num_decisions >= num_decisions:
+            break
+        width = max(map(len, trees))
+        shape = replace(shape_of(case, config), num_draft_tokens=width, one_hot=case.one_hot)
+        shape = replace(shape, num_requests=min(shape.num_requests, MAX_TREES))
+        batch = drafted_trees(shape, trees, case.siblings, tested, generator)
+        drafted.append(compare_children(tested, reference, batch.drafts))
+        verified.append(compare_verify(tested, reference, batch.inputs, verification_of(case.method, width)))
     return CaseResult(case, total(verified), total(drafted), time.perf_counter() - begin)
 
 

@@ -4,7 +4,9 @@ Every logit of the requests at hand is moved at random so that its probability c
 so is the temperature; the reference verifies these rows in float64. The smallest share that gives the verdict in
 question is its margin. A decision at its boundary goes the other way in half of the tries, a wrong one in none.
 
-Shapes: R requests.
+The same tells what rounding explains in the children that were drawn of nodes.
+
+Shapes: R requests, N nodes, n children of each.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.agreement.counts import ROUNDING
-from harness.agreement.round_inputs import RoundInputs
+from harness.agreement.round_inputs import ChildDraws, RoundInputs
 from kernels.contract import Sampling, Verification, VerificationResult
 from kernels.core import reference_core
 
@@ -57,10 +59,34 @@ def _moved(inputs: RoundInputs, share: float, generator: torch.Generator) -> Rou
     draft = inputs.draft
     if draft.logits is not None:
         draft = replace(draft, logits=_noisy(draft.logits, share, generator))
-    sampling: Sampling = inputs.sampling
-    drawn = torch.randn(sampling.temperature.shape, generator=generator, device=generator.device, dtype=torch.float64)
-    sampling = replace(sampling, temperature=sampling.temperature.double() * (1 + share * drawn))
+    sampling = _warmer(inputs.sampling, share, generator)
     return replace(inputs, target_logits=_noisy(inputs.target_logits, share, generator), draft=draft, sampling=sampling)
+
+
+def child_margins(inputs: ChildDraws, found: Tensor) -> Tensor:
+    """The margin of the children that were drawn of each node.
+
+    Args:
+        inputs: N nodes.
+        found: [N, n] int64.
+
+    Returns:
+        [N] float64; infinity where no share explains the children, and at temperature 0, where nothing is rounded.
+    """
+    generator = torch.Generator(found.device).manual_seed(0)
+    margins = torch.full(found.shape[:1], torch.inf, dtype=torch.float64, device=found.device)
+    for share in SHARES:
+        for _ in range(NUM_TRIES):
+            sampling = _warmer(inputs.sampling, share, generator)
+            moved = replace(inputs, logits=_noisy(inputs.logits, share, generator), sampling=sampling)
+            explained = (moved.drawn_by(reference_core()) == found).all(dim=1) & (inputs.sampling.temperature > 0)
+            margins = torch.where(explained, margins.clamp(max=share), margins)
+    return margins
+
+
+def _warmer(sampling: Sampling, share: float, generator: torch.Generator) -> Sampling:
+    drawn = torch.randn(sampling.temperature.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    return replace(sampling, temperature=sampling.temperature.double() * (1 + share * drawn))
 
 
 def _noisy(logits: Tensor, share: float, generator: torch.Generator) -> Tensor:
