@@ -1,14 +1,19 @@
 """Certification of trees: right rules pass over several rounds, and every control is rejected, with few requests."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from harness.certification.config import CertifyConfig, Size
-from harness.certification.evaluate import CaseVerdict, Conditions, evaluate, laws
+from harness.certification.evaluate import SPREAD_TREE_BATCH, CaseVerdict, Conditions, evaluate, laws
 from harness.certification.goodness_of_fit import detectable_variation
 from harness.certification.subject import Features, reference
-from harness.certification.tree_cases import SHAPES, WAYS, tree_cases, tree_controls
+from harness.certification.tree_cases import SHAPES, WAYS, spread_tree_cases, tree_cases, tree_controls
 from kernels.methods import TREE_METHODS, DraftSampling
+from kernels.register_limits import programs_at_once
+from kernels.tree_walk import PARTS
+from kernels.workspace import CHUNK
 
 DEVICE = torch.device("cpu")
 CONDITIONS = Conditions(CertifyConfig(samples=20_000, batch=5_000), Size.small, 1e-8, DEVICE)
@@ -29,7 +34,7 @@ def test_controls_are_rejected(control):
 
 def test_every_way_is_certified_with_every_shape_and_only_by_who_verifies_trees():
     cases = tree_cases(True)
-    assert len({case.name for case in cases}) == len(cases) == 71
+    assert len({case.name for case in cases}) == len(cases) == 75
     for way in WAYS:
         mine = [
             case
@@ -43,6 +48,19 @@ def test_every_way_is_certified_with_every_shape_and_only_by_who_verifies_trees(
     assert {case.verification.method for case in cases if case.dynamic_tree} == certain
     assert all(case.lacking(Features()) == f"no method {case.verification.method.value}" for case in cases)
     assert all(case.lacking(reference(DEVICE).features) is None for case in cases)
+
+
+@pytest.mark.parametrize("case", spread_tree_cases()[::3], ids=lambda case: case.name)
+def test_right_rules_pass_in_rows_that_several_programs_share(case):
+    """Would catch ids that lie in one program's chunks alone, and batches so large that a request has one program."""
+    assert case.models.token_ids is not None
+    groups = {int(token) // (PARTS * CHUNK) for token in case.models.token_ids}
+    assert groups == {0, 1, 2, 3} and -(-case.models.num_ids // (PARTS * CHUNK)) == 4
+    # the kernels of most registers on 132 multiprocessors
+    assert programs_at_once(PARTS, 255) * 132 // SPREAD_TREE_BATCH >= 4
+    found = evaluate(reference(DEVICE), case, replace(CONDITIONS, config=CertifyConfig(samples=1000, batch=500)))
+    assert found.verdict is CaseVerdict.passed, found.reason
+    assert found.is_spread and found.acceptance_rate > 0.1
 
 
 def test_the_small_size_detects_what_its_page_says():

@@ -67,7 +67,8 @@ DRAFTS = tuple(
     for drafts in drafts_of(method)
 )
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
-REQUESTS_PER_SLOT = 4
+REQUESTS_PER_SLOT, REQUESTS_PER_FEW_SLOTS = 4, 64
+"""The second where few requests are in flight, so that not many batches end with fewer."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ class Case:
     @property
     def requests_per_slot(self) -> int:
         """Requests that a slot serves, one after another."""
-        steps = self.depth_rule is not None and self.depth_rule.is_of_step
-        return REQUESTS_PER_ENGINE_SLOT if steps else REQUESTS_PER_SLOT
+        if self.depth_rule is not None and self.depth_rule.is_of_step:
+            return REQUESTS_PER_ENGINE_SLOT
+        return REQUESTS_PER_FEW_SLOTS if self.is_spread and self.drafts_trees else REQUESTS_PER_SLOT
 
     @property
     def num_speculative_tokens(self) -> int:

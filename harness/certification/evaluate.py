@@ -43,6 +43,9 @@ SPREAD_SMALL_SAMPLES, SPREAD_FULL_SAMPLES = 3_000, 500_000
 """Of cases in a spread vocabulary, whose rows are a thousand times as long; the report gives their power."""
 SPREAD_SMALL_BATCH, SPREAD_FULL_BATCH = 1024, 4096
 """0.5 GB of logits at most."""
+SPREAD_TREE_FULL_SAMPLES, SPREAD_TREE_BATCH = 20_000, 64
+"""The same with trees. Programs share a request only where all of a batch run at once (kernels.tree_walk): with 64
+requests, each has four of the 264 programs or more that an H100 holds."""
 
 
 class CaseVerdict(Enum):
@@ -160,6 +163,8 @@ def control_samples(size: Size) -> int:
 def _samples(case: Case, conditions: Conditions) -> int:
     if conditions.config.samples:
         return conditions.config.samples
+    if case.is_spread and case.drafts_trees and conditions.size is Size.full:
+        return SPREAD_TREE_FULL_SAMPLES
     if case.is_spread:
         return SPREAD_SMALL_SAMPLES if conditions.size is Size.small else SPREAD_FULL_SAMPLES
     if conditions.size is Size.small:
@@ -177,6 +182,8 @@ def _batch(case: Case, conditions: Conditions) -> int:
     else:
         usual, max_spread = SMALL_BATCH, SPREAD_SMALL_BATCH
     batch = conditions.config.batch or usual
+    if case.is_spread and case.drafts_trees:
+        max_spread = SPREAD_TREE_BATCH
     return min(batch, max_spread) if case.is_spread else batch
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.certification.certify import Certification
 from harness.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION, CaseVerdict, Outcome, control_samples
-from harness.certification.toy_models import NUM_SPREAD_IDS
+from harness.certification.toy_models import NUM_SPREAD_IDS, NUM_TREE_SPREAD_IDS
 from harness.records.files import write_atomically
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_document
@@ -138,9 +138,9 @@ def _of_rows(found: Sequence[Outcome]) -> str:
     num_spread = sum(outcome.is_spread for outcome in found)
     return (
         f"Rows: {len(found) - num_spread} cases have rows of a few tokens, {num_spread} in a spread vocabulary rows of "
-        f"{NUM_SPREAD_IDS:,}. What a core runs for longer rows only (the project's kernels: beyond {SHORT_CHUNK} "
-        "tokens) is certified by the latter alone, with their power; beside them `rejection-lab agreement` "
-        "compares rows of a real vocabulary with the reference, decision by decision."
+        f"{NUM_SPREAD_IDS:,}, with trees {NUM_TREE_SPREAD_IDS:,}. What a core runs for longer rows only (the project's "
+        f"kernels: beyond {SHORT_CHUNK} tokens) is certified by the latter alone, with their power; beside them "
+        "`rejection-lab agreement` compares rows of a real vocabulary with the reference, decision by decision."
     )
 
 

@@ -189,6 +189,20 @@ ABOVE_ZEROS = random_models("above zeros", vocab_size=8, order=1, num_tokens=3, 
 )
 """The same with thousands of tokens of logit 0, which top-k cuts, and top-p at a temperature of at most .5."""
 
+NUM_TREE_SPREAD_IDS = 3 * 4 * 2048 + 5
+"""The kernels of trees give a program four chunks at a time: three whole groups and the beginning of a fourth, so that
+up to four programs share a request and meet after each step of its walk."""
+TREE_SPREAD = random_models("spread", vocab_size=5, order=1, num_tokens=3, seed=11).spread(
+    "spread over programs", (7, 8191, 8192, 16500, NUM_TREE_SPREAD_IDS - 1), NUM_TREE_SPREAD_IDS
+)
+TREE_ABOVE_ZEROS = random_models("above zeros", vocab_size=8, order=1, num_tokens=3, seed=6, offset=7.0).spread(
+    "spread over programs and zeros",
+    (3, 2047, 8191, 8192, 12288, 16383, 16384, NUM_TREE_SPREAD_IDS - 1),
+    NUM_TREE_SPREAD_IDS,
+    other_logit=0.0,
+)
+"""The same with thousands of tokens of logit 0, which top-k cuts."""
+
 
 class Profile(NamedTuple):
     """The sampling parameters of one request."""

@@ -11,7 +11,15 @@ from torch import Tensor
 from harness.certification.cases import ALONE, DTYPES, SAMPLED, TRUNCATIONS, Case
 from harness.certification.controls import Control, altered
 from harness.certification.subject import Subject
-from harness.certification.toy_models import CONTROL, MASKED, NARROW_DRAFT, PEAKED, Profile
+from harness.certification.toy_models import (
+    CONTROL,
+    MASKED,
+    NARROW_DRAFT,
+    PEAKED,
+    TREE_ABOVE_ZEROS,
+    TREE_SPREAD,
+    Profile,
+)
 from harness.settings.tree import DynamicTree, Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
 from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
@@ -68,9 +76,18 @@ def peaked_cases() -> list[Case]:
     return [replace(case, models=PEAKED, profiles=COLD) for case in cases]
 
 
+def spread_tree_cases() -> list[Case]:
+    """Every method in rows that several programs share, of few requests at a time (evaluate.SPREAD_TREE_BATCH)."""
+    cases = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
+    cases = [replace(case, models=TREE_SPREAD, dtype="bfloat16") for case in cases]
+    traversal = next(case for case in cases if case.verification.method is TreeMethod.traversal)
+    cut = replace(traversal, models=TREE_ABOVE_ZEROS, truncation="top-k", profiles=(Profile(top_k=4),))
+    return [*cases, cut]
+
+
 def tree_cases(is_full: bool) -> list[Case]:
     """Every way to draft and verify trees, ragged ones in a batch; peaked rows; truncation and grammar; in full each
-    shape alone."""
+    shape alone, and rows that several programs share."""
     cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS), *peaked_cases()]
     mixed = TRUNCATIONS["mixed"]
     cut = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
@@ -79,7 +96,8 @@ def tree_cases(is_full: bool) -> list[Case]:
         return [*cases, replace(cut[-1], models=MASKED)]
     cases += [replace(case, models=models) for case in cut for models in (MASKED, NARROW_DRAFT)]
     cases += [_case(*way, (tree,)) for way in WAYS for tree in SHAPES.values()]
-    return cases + [replace(_case(*way, RAGGED), dtype=dtype) for way in WAYS for dtype in DTYPES if dtype != "float32"]
+    cases += [replace(_case(*way, RAGGED), dtype=dtype) for way in WAYS for dtype in DTYPES if dtype != "float32"]
+    return cases + spread_tree_cases()
 
 
 def _walked_by(walk: Callable[[TreeProposal, Passes], Walked]) -> Callable[[Subject], Subject]:
