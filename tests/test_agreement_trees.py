@@ -8,10 +8,11 @@ import torch
 
 from harness.agreement.compare import compare_verify
 from harness.agreement.config import AgreementConfig, Candidate
-from harness.agreement.counts import Agreement
-from harness.agreement.round_inputs import RoundInputs
+from harness.agreement.counts import ROUNDING, Agreement
+from harness.agreement.round_inputs import ChildDraws, RoundInputs
 from harness.agreement.rows import RoundShape
 from harness.agreement.run import CaseResult, cases_of, compare_case
+from harness.agreement.tree_margin import child_margins
 from harness.agreement.tree_rows import FIXED, RAGGED, drafted_trees
 from harness.settings.device import Device
 from kernels.contract import Draft, Sampling, SiblingDraws, Streams, Verification, VerificationResult
@@ -19,6 +20,7 @@ from kernels.core import Core, reference_core, triton_core
 from kernels.methods import TREE_METHODS, DraftSampling, TreeMethod
 from kernels.reference.draw_children import draw_children
 from kernels.reference.verify import verify
+from kernels.streams import Purpose, uniform
 from tests.kernel_rounds import DEVICE
 
 COUNT, SIZE = 100_000, 4
@@ -137,6 +139,28 @@ def test_a_core_that_is_wrong_with_trees_is_found_out(wrong: dict[str, Any], par
     assert result_of(reference_core(), case, requests=100).agreement.num_disagreements == 0
     found = result_of(replace(reference_core(), **wrong), case, requests=100)
     assert getattr(found, part).num_unexplained > 0
+
+
+@pytest.mark.parametrize("siblings", [SiblingDraws.independent, SiblingDraws.distinct])
+def test_the_neighbour_of_a_child_is_explained_at_its_boundary_alone(siblings: SiblingDraws):
+    """Would catch a margin that is found by noise on the logits, which averages out in rows that are flat."""
+    rows, vocab_size = 4000, 200
+    sampling = Sampling.same_for_all(rows, 1.0, 0, 1.0, 0.0)
+    streams = Streams(torch.arange(rows), torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64))
+    branches = torch.tensor([[0, 1]]).expand(rows, 2).contiguous()
+    inputs = ChildDraws(torch.zeros(rows, vocab_size), sampling, streams, siblings, branches)
+    expected = inputs.drawn_by(reference_core())
+    assert float(child_margins(inputs, expected).max()) == 0
+    place = uniform(streams.seeds, Purpose.draft, streams.positions, streams.rounds, branches[:, 0]) * vocab_size
+    found = expected.clone()
+    found[:, 0] -= 1
+    beyond = place - place.floor()
+    is_other = (found[:, 0] >= 0) & (found[:, 0] != found[:, 1])
+    margins = child_margins(inputs, found)
+    near, far = (beyond < 2e-3) & is_other, (beyond > 1e-2) & is_other
+    if siblings is SiblingDraws.independent:
+        assert int(near.sum()) > 3 and float(margins[near].max()) <= ROUNDING
+    assert float(margins[far].min()) > ROUNDING
 
 
 @pytest.mark.parametrize("one_hot", [False, True], ids=["sampled", "one-hot"])

@@ -1,10 +1,9 @@
-"""How much rounding it takes to explain a verdict about trees: found by trying, as a walk has no margin in closed form.
+"""How much rounding it takes to explain a verdict about trees: found by trying, as a walk has no margin in closed form;
+the children that were drawn of a node have one.
 
 Every logit of the requests at hand is moved at random so that its probability changes by about a share of itself, and
 so is the temperature; the reference verifies these rows in float64. The smallest share that gives the verdict in
 question is its margin. A decision at its boundary goes the other way in half of the tries, a wrong one in none.
-
-The same tells what rounding explains in the children that were drawn of nodes.
 
 Shapes: R requests, N nodes, n children of each.
 """
@@ -17,9 +16,15 @@ import torch
 from torch import Tensor
 
 from harness.agreement.counts import ROUNDING
+from harness.agreement.margins import nearby
 from harness.agreement.round_inputs import ChildDraws, RoundInputs
-from kernels.contract import Sampling, Verification, VerificationResult
+from harness.agreement.token_margin import interval_distance
+from kernels.contract import NO_TOKEN, Sampling, Verification, VerificationResult
 from kernels.core import reference_core
+from kernels.methods import SMALLEST_REST, SiblingDraws
+from kernels.reference.proposal import to_draft_ids
+from kernels.reference.truncation import processed
+from kernels.streams import Purpose, uniform
 
 SHARES = (ROUNDING / 100, ROUNDING / 10, ROUNDING)
 NUM_TRIES = 16
@@ -64,24 +69,41 @@ def _moved(inputs: RoundInputs, share: float, generator: torch.Generator) -> Rou
 
 
 def child_margins(inputs: ChildDraws, found: Tensor) -> Tensor:
-    """The margin of the children that were drawn of each node.
+    """The margin of the children that were drawn of each node, as of draws of one token: for each child the distance of
+    its uniform number from its interval, among what the children before it leave; the largest counts.
 
     Args:
         inputs: N nodes.
         found: [N, n] int64.
 
     Returns:
-        [N] float64; infinity where no share explains the children, and at temperature 0, where nothing is rounded.
+        [N] float64; infinity where no rounding can explain the children, as at temperature 0.
     """
-    generator = torch.Generator(found.device).manual_seed(0)
-    margins = torch.full(found.shape[:1], torch.inf, dtype=torch.float64, device=found.device)
-    for share in SHARES:
-        for _ in range(NUM_TRIES):
-            sampling = _warmer(inputs.sampling, share, generator)
-            moved = replace(inputs, logits=_noisy(inputs.logits, share, generator), sampling=sampling)
-            explained = (moved.drawn_by(reference_core()) == found).all(dim=1) & (inputs.sampling.temperature > 0)
-            margins = torch.where(explained, margins.clamp(max=share), margins)
-    return margins
+    streams, vocab_size = inputs.streams, inputs.logits.shape[1]
+    num_target = vocab_size if inputs.draft_to_target is None else int(inputs.draft_to_target.max()) + 1
+    inside = (found >= 0) & (found < num_target)
+    known = to_draft_ids(found.where(inside, 0), inputs.draft_to_target, num_target, vocab_size)
+    possible, ended = inside & (known >= 0), found == NO_TOKEN
+    token_ids = known.where(possible, 0)
+    margins = []
+    for each in nearby(inputs.sampling):
+        rows = processed(inputs.logits, each)
+        weights = rows.probs()
+        margin = torch.where((each.temperature > 0) & ~rows.invalid, 0.0, torch.inf).double()
+        for child in range(found.shape[1]):
+            uniforms = uniform(
+                streams.seeds, Purpose.draft, streams.positions, streams.rounds, inputs.branches[:, child]
+            )
+            token, rest = token_ids[:, child], weights.sum(dim=1)
+            is_left = possible[:, child] & (weights.gather(1, token[:, None])[:, 0] > 0)
+            distance = interval_distance(weights, uniforms, token) / rest / 2
+            nothing_left = ended[:, child] & (rest < SMALLEST_REST * (1 + ROUNDING))
+            drawn = torch.where(is_left, distance, torch.where(nothing_left, 0.0, torch.inf))
+            margin = torch.maximum(margin, drawn)
+            if inputs.siblings is SiblingDraws.distinct:
+                weights.scatter_(1, token.where(is_left, 0)[:, None], torch.where(is_left, 0.0, weights[:, 0])[:, None])
+        margins.append(margin)
+    return torch.stack(margins).amin(dim=0)
 
 
 def _warmer(sampling: Sampling, share: float, generator: torch.Generator) -> Sampling:
