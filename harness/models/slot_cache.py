@@ -129,9 +129,10 @@ class SlotCache:
         places = (num_slots, num_key_value_heads, capacity)
         widths = (head_dim, head_dim if value_dim is None else value_dim)
         # Zeros, not empty memory: a masked key has weight 0, and 0 times a NaN found there is NaN.
-        self.keys, self.values = (
-            [torch.zeros(*places, width, dtype=dtype, device=device) for _ in range(num_layers)] for width in widths
-        )
+        self._tensors = tuple(torch.zeros(num_layers, *places, width, dtype=dtype, device=device) for width in widths)
+        """[layers, S, H, C, D] and [layers, S, H, C, V], so that one operation moves what all layers hold."""
+        # detached: layers write to them also where gradients are on, as memory of their own would be
+        self.keys, self.values = ([layer.detach() for layer in tensor] for tensor in self._tensors)
         self.slot_ids = torch.arange(num_slots, device=device)
         self.head_ids = torch.arange(num_key_value_heads, device=device)
         self.num_slots = num_slots
@@ -142,7 +143,7 @@ class SlotCache:
     @property
     def num_bytes(self) -> int:
         """Memory of all keys and values."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+        return sum(tensor.nbytes for tensor in self._tensors)
 
     def view(
         self,
@@ -197,20 +198,20 @@ class SlotCache:
         rows, heads = slots[:, None, None], self.head_ids[None, :, None]
         found = (starts[:, None] + torch.where(path < 0, steps, path))[:, None, :]
         wanted = (starts[:, None] + steps)[:, None, :]
-        for tensor in (*self.keys, *self.values):
+        for tensor in self._tensors:
             if tensor.shape[-1]:
                 # the nodes are read before the first is written
-                tensor[rows, heads, wanted] = tensor[rows, heads, found]
+                tensor[:, rows, heads, wanted] = tensor[:, rows, heads, found]
 
     def clear(self, rows: slice | Tensor) -> None:
         """Zero some slots: only needed after a model produced NaN there, which masking does not hide."""
-        for tensor in (*self.keys, *self.values):
-            tensor[rows] = 0
+        for tensor in self._tensors:
+            tensor[:, rows] = 0
 
     def move(self, source: int, destination: int) -> None:
         """Let one slot hold all that another one does."""
-        for tensor in (*self.keys, *self.values):
-            tensor[destination] = tensor[source]
+        for tensor in self._tensors:
+            tensor[:, destination] = tensor[:, source]
 
 
 def causal_mask(
