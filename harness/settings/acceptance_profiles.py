@@ -3,7 +3,8 @@
 A rate of a chain is unconditional: the share of the drafts of K tokens that accept at least so many. Such a profile
 holds for its own K only, because the rate of a position depends on K. A rate of a tree is conditional: the share of the
 walks at a node of one depth that go on to its first child, its second one and so on; such a profile holds for trees no
-deeper and no wider. Knows neither torch nor Hydra.
+deeper and no wider, and overstates trees, since less is accepted behind a later child than behind a first one. Knows
+neither torch nor Hydra.
 """
 
 from __future__ import annotations
