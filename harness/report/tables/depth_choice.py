@@ -6,6 +6,7 @@ This module knows what to show; it does not know where it is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.metrics.cell import CellResult
 from harness.metrics.depth_optimum import Reached, depth_families
@@ -68,7 +69,8 @@ def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry,
     note = DISTURBED if is_disturbed(item.cell) else ""
 
     def number(estimate: Estimate, style: str) -> Number:
-        return Number(*without_width_zero(estimate), style=style, note=note)
+        found = Number(*without_width_zero(estimate), style=style, note=note)
+        return replace(found, note="") if found.is_missing else found
 
     method = f"{named.method}, {named['draft_sampling']} drafts"
     depth = "no drafts" if item.cell.is_baseline else depth_text(item.cell)
