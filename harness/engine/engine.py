@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from harness.drafters.protocol import Drafter, MovesSlots, begin_requests, forget_requests
+from harness.drafters.protocol import Drafter, KeepsTexts, MovesSlots, begin_requests, forget_requests
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.decided_step import DecidedStep
@@ -80,6 +80,8 @@ class Engine:
         """What is kept of slots; empty where they do not move, since steps of fixed sizes compute empty ones anyway."""
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
+        # asked once: to look for the method takes as long as fifty calls
+        self._keeps_texts = isinstance(drafter, KeepsTexts)
         self._measuring = Measuring.of(self.step, settings, self._overlaps)
         self._depth = depth
         self._runner = new_runner(self.step, settings, depth)
@@ -215,7 +217,8 @@ class Engine:
             return None
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
         self.step.state.sampling.write(begun)
-        begin_requests(self.drafter, begun)
+        if self._keeps_texts:
+            begin_requests(self.drafter, begun)
         launched = runner.launch(plan)
         for chunk in plan.chunks:
             chunk.sequence.num_prefilled_tokens = chunk.stop
