@@ -64,7 +64,9 @@ def _moved(inputs: RoundInputs, share: float, generator: torch.Generator) -> Rou
     draft = inputs.draft
     if draft.logits is not None:
         draft = replace(draft, logits=_noisy(draft.logits, share, generator))
-    sampling = _warmer(inputs.sampling, share, generator)
+    sampling: Sampling = inputs.sampling
+    drawn = torch.randn(sampling.temperature.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    sampling = replace(sampling, temperature=sampling.temperature.double() * (1 + share * drawn))
     return replace(inputs, target_logits=_noisy(inputs.target_logits, share, generator), draft=draft, sampling=sampling)
 
 
@@ -104,11 +106,6 @@ def child_margins(inputs: ChildDraws, found: Tensor) -> Tensor:
                 weights.scatter_(1, token.where(is_left, 0)[:, None], torch.where(is_left, 0.0, weights[:, 0])[:, None])
         margins.append(margin)
     return torch.stack(margins).amin(dim=0)
-
-
-def _warmer(sampling: Sampling, share: float, generator: torch.Generator) -> Sampling:
-    drawn = torch.randn(sampling.temperature.shape, generator=generator, device=generator.device, dtype=torch.float64)
-    return replace(sampling, temperature=sampling.temperature.double() * (1 + share * drawn))
 
 
 def _noisy(logits: Tensor, share: float, generator: torch.Generator) -> Tensor:

@@ -9,7 +9,7 @@ tokens per round, H hidden size, C capacity of a slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -258,13 +258,6 @@ class StatelessDrafter:
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
         """Nothing is read that counts beside a model."""
         return DrafterCost()
-
-
-def begin_requests(drafter: Drafter, slots: Iterable[int]) -> None:
-    """Let requests begin in slots, before the step that reads their first tokens."""
-    if isinstance(drafter, KeepsTexts):
-        for slot in slots:
-            drafter.begin(slot)
 
 
 def forget_requests(drafter: Drafter) -> None:

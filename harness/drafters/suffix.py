@@ -73,7 +73,7 @@ class SuffixDrafter(StatelessDrafter):
         self._texts.pop(slot, None)
 
     def clear(self, slot: int) -> None:
-        self._texts.pop(slot, None)
+        self.begin(slot)
 
     def move(self, source: int, destination: int) -> None:
         if source in self._texts:
@@ -90,7 +90,7 @@ class SuffixDrafter(StatelessDrafter):
         counts = {index: length - self._num_read(slots[index], length) for index, length in lengths.items()}
         stops = [index * batch.token_ids.shape[1] + length for index, length in lengths.items()]
         places = [np.arange(stop - count, stop) for stop, count in zip(stops, counts.values(), strict=True)]
-        # of all rows at once: a device is waited for once
+        # of all rows in one copy
         wanted = torch.from_numpy(np.concatenate(places)).to(batch.token_ids.device)
         new = iter(batch.token_ids.take(wanted).tolist())
         return {index: list(islice(new, count)) for index, count in counts.items()}
@@ -103,7 +103,7 @@ class SuffixDrafter(StatelessDrafter):
 
     def _proposal(self, slot: int, new: Sequence[int], count: int) -> list[int]:
         if slot not in self._texts:
-            self._texts[slot] = self._begin()
+            self._texts[slot] = self._new_text()
         text = self._texts[slot]
         for token in new:
             text.automaton.append(text.number, token)
@@ -112,7 +112,7 @@ class SuffixDrafter(StatelessDrafter):
             return []
         return text.automaton.continuation(text.number, match, min(count, int(self.factor * match.length)))
 
-    def _begin(self) -> _Text:
+    def _new_text(self) -> _Text:
         if not self.history:
             automaton = SuffixAutomaton()
         else:

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from harness.drafters.protocol import Drafter, KeepsTexts, MovesSlots, begin_requests, forget_requests
+from harness.drafters.protocol import Drafter, KeepsTexts, MovesSlots, forget_requests
 from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.decided_step import DecidedStep
@@ -81,7 +81,7 @@ class Engine:
         if not settings.graphs and not self._overlaps and isinstance(drafter, MovesSlots):
             self._by_slot = (self.step.state, self._cache, drafter)
         # asked once: to look for the method takes as long as fifty calls
-        self._keeps_texts = isinstance(drafter, KeepsTexts)
+        self._keeper = drafter if isinstance(drafter, KeepsTexts) else None
         self._measuring = Measuring.of(self.step, settings, self._overlaps)
         self._depth = depth
         self._runner = new_runner(self.step, settings, depth)
@@ -217,8 +217,9 @@ class Engine:
             return None
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
         self.step.state.sampling.write(begun)
-        if self._keeps_texts:
-            begin_requests(self.drafter, begun)
+        if self._keeper is not None:
+            for slot in begun:
+                self._keeper.begin(slot)
         launched = runner.launch(plan)
         for chunk in plan.chunks:
             chunk.sequence.num_prefilled_tokens = chunk.stop

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.drafters.protocol import begin_requests
+from harness.drafters.protocol import KeepsTexts
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS
 from harness.engine.inputs import fields_and_rows, in_pieces, in_rows, num_rows, step_inputs
@@ -203,7 +203,9 @@ def prefill_slots(step: Step, requests: Sequence[Request]) -> StepInputs:
     """
     sequences = [EngineSequence(request, slot, 0.0) for slot, request in enumerate(requests)]
     num_tokens, width = sequences[0].num_prompt_tokens, step.num_speculative_tokens + 1
-    begin_requests(step.drafter, range(len(sequences)))
+    if isinstance(step.drafter, KeepsTexts):
+        for slot in range(len(sequences)):
+            step.drafter.begin(slot)
     size = num_tokens
     if step.joins:
         whole = tokens_of_group(width)
