@@ -6,6 +6,7 @@ import pytest
 
 from harness.metrics.block_drift import block_drift, block_throughputs
 from harness.metrics.cell import Results
+from harness.metrics.frame import results_frame
 from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
@@ -36,6 +37,8 @@ def test_a_block_that_slowed_one_cell_is_noted(baseline_factor, factor, is_noted
     baseline, cell = cells_of(baseline_factor, factor)
     assert block_drift(baseline) is None
     assert (block_drift(cell) is not None) is is_noted
+    table = results_frame([baseline, cell])
+    assert list(table.block_drift.notna()) == [False, is_noted], "cells.csv says it as well"
     told = [line for line in warnings(Results((), (baseline, cell))) if line.startswith("blocks of ")]
     assert len(told) == int(is_noted)
     if is_noted:

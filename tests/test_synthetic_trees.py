@@ -1,6 +1,8 @@
 """`verification=synthetic` with `drafting.tree`: what is refused, whose identity it changes, a run of the engine."""
 
 import csv
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,20 @@ def test_a_profile_of_trees_is_its_rates():
     (by_name,), (by_rates,) = cells(*named), cells("drafting.tree=2-2", f"verification.synthetic_tree_rates={rates}")
     assert by_name.verification.verification(6) == by_rates.verification.verification(6)
     assert identity(determinants(by_name, "p", {})) == identity(determinants(by_rates, "p", {}))
+
+
+def test_the_experiment_of_trees_and_chains_has_the_rates_of_one_profile():
+    """Its sweep cannot name the profile, which is of trees alone. Would catch a copy that is not up to date."""
+    found = [cell for cell in compose_plan(["experiment=trees_llama3_8b"]).cells if not cell.is_baseline]
+    levels = [list(level) for level in TREE_PROFILES[AcceptanceProfile.zoo_eagle_t1].rates]
+    of_chains = list(accumulate((level[0] for level in levels), mul))
+    assert any(cell.drafts_tree for cell in found) and any(not cell.drafts_tree for cell in found)
+    for cell in found:
+        if cell.drafts_tree:
+            assert cell.verification.tree_rates == levels
+        else:
+            rates = cell.verification.verification(cell.drafting.num_speculative_tokens).synthetic_rates
+            assert rates == pytest.approx(of_chains[: len(rates)], abs=5e-4)
 
 
 def test_the_most_children_of_a_depth():

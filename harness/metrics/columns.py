@@ -119,6 +119,11 @@ COUNTS: dict[str, Column] = {
         "time of the same calls that is not in wall_s, since the clock stood: tokens of prompts, measures of drafts, "
         "checkpoints, records; warm-up comes before them; empty where it is not known",
     ),
+    "block_drift": Column(
+        "",
+        "share by which the speedup differs between the blocks of the run, where that is more than prompts explain: "
+        "printed times of such a cell are marked disturbed; empty where it is not",
+    ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),
 }

@@ -18,6 +18,9 @@ from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_n
 from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
 from harness.records.runs import read_runs
 
+NOT_COUNTED = ("beside_s", "block_drift", "fallbacks")
+"""Columns between the counts that are none."""
+
 
 def load_results(path: str | Path) -> pd.DataFrame:
     """Read results: one row per cell.
@@ -48,7 +51,7 @@ def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
 
 def _count_columns(num_positions: int) -> list[str]:
     by_position = [f"{name}_{position}" for name in POSITION_COUNTS for position in range(1, num_positions + 1)]
-    return [*(name for name in COUNTS if name not in ("beside_s", "fallbacks")), *by_position]
+    return [*(name for name in COUNTS if name not in NOT_COUNTED), *by_position]
 
 
 def _count(total: float) -> int | None:
@@ -61,7 +64,7 @@ def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
     row = dict(cell.settings) | {"baseline_cell_id": cell.baseline.record.cell_id if cell.baseline else ""}
     row |= {name: getattr(cell.record, name) for name in OF_RECORD}
     row |= {"num_prompts": estimates.num_prompts, "fallbacks": "; ".join(cell.record.fallbacks)}
-    row["beside_s"] = cell.record.beside_s
+    row |= {"beside_s": cell.record.beside_s, "block_drift": math.nan if cell.drift is None else cell.drift}
     row |= {name: _count(estimates.total(name)) for name in COUNTS if name not in row}
     for position in range(1, num_positions + 1):
         for name in POSITION_COUNTS:
