@@ -1,6 +1,8 @@
 """The figure of acceptance by draft position: what its legend and caption say."""
 
-from harness.report.figures.by_position import SAME_LAW, draw_by_position
+import pytest
+
+from harness.report.figures.by_position import BAND, SAME_LAW, draw_by_position
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import SAME_LAW_TEXT
 from harness.report.figures.write import write_figures
@@ -17,13 +19,17 @@ def captions_of(cells, folder):
 
 
 def test_the_legend_says_which_rules_the_bars_bound(tmp_path):
-    """Would catch a bar that block exceeds called the most of any lossless rule, a legend that is cut off, and a
-    caption that gives the bars intervals."""
+    """Would catch a bar that block exceeds called the most of any lossless rule, a legend that is cut off,
+    and a band that is not the interval of its bar."""
     cells = analysed(simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3))
     figure = draw_by_position(sheet_of(cells))
     text = legend_of(figure)[-1].replace("\n", " ")
     assert "decides one position at a time" in text and "own drafts" in text and "traversal may exceed it" in text
     figure.draw_without_rendering()
+    (bands,) = [each for each in figure.axes[0].collections if each.get_alpha() == BAND["alpha"]]
+    found = [(float(low), float(high)) for (_, low), (_, high) in bands.get_segments()]
+    bounds = [cells[0].estimate(f"acceptance_bound_per_pos_{position}") for position in (1, 2, 3)]
+    assert found == [pytest.approx((100 * low, 100 * high)) for _, low, high in bounds]
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
     caption = captions_of(cells, tmp_path)["acceptance_by_position"]

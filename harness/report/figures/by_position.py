@@ -29,12 +29,13 @@ SERIES_INCHES = 0.6
 
 
 BAR = LegendEntry(
-    "bar: most that a lossless rule which decides one position\n"
-    "at a time could accept of the method's own drafts;\n"
-    "block and traversal may exceed it",
+    "bar, with its interval as a band: most that a lossless rule\n"
+    "which decides one position at a time could accept of the\n"
+    "method's own drafts; block and traversal may exceed it",
     {"marker": "_", "markersize": 9, "markeredgewidth": 1.4, "linestyle": "none"},
 )
-"""Without intervals."""
+BAND = {"linewidth": 5, "alpha": 0.2}
+"""Behind the interval of the rate, which covers much the same place."""
 SAME_LAW = LegendEntry(
     SAME_LAW_TEXT, {"marker": r"$\equiv$", "markersize": 6, "markeredgewidth": 0.2, "linestyle": "none"}
 )
@@ -108,12 +109,14 @@ def _mark(axes: Axes, look: Look, first: Point) -> None:
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:
     """A bar at the bound of rules that decide one position at a time; returns whether there was one to draw."""
     found = [
-        (position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100).value)
+        Point(position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100))
         for position in range(1, cell.estimates.sums.num_positions + 1)
     ]
-    shown = [(place, value) for place, value in found if not isnan(value)]
+    shown = [(place, *estimate) for place, estimate, *_ in found if not isnan(estimate.value)]
     if shown:
-        axes.plot(*zip(*shown, strict=True), color=look.color, **BAR.style)
+        places, values, lows, highs = zip(*shown, strict=True)
+        axes.plot(places, values, color=look.color, **BAR.style)
+        axes.vlines(places, lows, highs, colors=look.color, zorder=0.5, **BAND)
     return bool(shown)
 
 
