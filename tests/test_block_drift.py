@@ -54,6 +54,14 @@ def test_the_note_says_which_of_several_cells_it_is():
     assert len(told) == 2 and ", K = 3 differ" in told[0] and ", K = 4 differ" in told[1]
 
 
+def test_many_such_cells_share_a_note():
+    """Would catch forty lines in front of a report's answers."""
+    cells = [simulated_cell(config(drafting__num_speculative_tokens=k), [0.6] * k) for k in range(1, 7)]
+    found = analysed(simulated_cell(baseline_settings(), []), *(slowed(cell, 2.0) for cell in cells))
+    (told,) = [line for line in warnings(Results((), found)) if line.startswith("blocks of ")]
+    assert told.startswith("blocks of each of 6 cells differ by ") and "block_drift in cells.csv" in told
+
+
 def test_blocks_are_shares_of_the_conversations():
     record = slowed(simulated_cell(baseline_settings(), []), 4.0)
     first, second = block_throughputs(record)

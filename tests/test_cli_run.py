@@ -228,6 +228,15 @@ def test_many_combinations_skipped_for_one_reason_share_a_line(capsys):
     assert "verification=recursive verifies trees" in lines[1] and "drafting.tree=null" in lines[1]
 
 
+def test_a_list_ends_reasons_after_a_few(capsys):
+    """Would catch a report that begins with fifty reasons, and combinations that are counted nowhere."""
+    trees = "drafting.tree=null,2-1,2-2,2-3,4-1"
+    sweep = [trees, "verification=block,recursive,traversal", "drafting.num_speculative_tokens=2,3"]
+    assert command.main(["--list", "drafter=eagle3", "invalid_cells=skip", *sweep]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped")]
+    assert lines[-1] == "skipped 2 more combinations for 1 more reasons" and len(lines) == 11
+
+
 def test_listing_the_cells_makes_no_folder(tmp_path, capsys):
     assert command.main(["--list", "drafter=mtp", f"output.folder={tmp_path / 'new'}"]) == 0
     assert not (tmp_path / "new").exists()

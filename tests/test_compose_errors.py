@@ -105,7 +105,10 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafter=ngram drafter.weights=random", "used only with a drafter that is a model"),
         ("drafter=eagle drafter.weights=random drafter.shape=qwen3_06b", "used only with drafter=draft_model"),
         ("drafter=mtp drafter.weights=random drafter.path=a/b", "other than an MTP layer of random weights"),
-        ("drafter=mtp verification=synthetic verification.profile=round_eagle_k3", "found 2 with method=synthetic"),
+        (
+            "drafter=mtp verification=synthetic verification.profile=round_eagle_k3",
+            "found synthetic_rates, synthetic_tree_rates, profile with method",
+        ),
         (
             "drafter=mtp verification=synthetic verification.synthetic_rates=[] verification.profile=round_eagle3_k5",
             "round_eagle3_k5 holds for drafting.num_speculative_tokens=5 alone, because the rate of a position depends",

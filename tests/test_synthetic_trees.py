@@ -45,7 +45,10 @@ def test_one_sweep_has_rates_of_chains_and_of_trees():
         (f"drafting.tree=2-2 {NONE}", "has rates of chains, found drafting.tree=2-2; give .*synthetic_tree_rates"),
         ("verification.synthetic_rates=[]", "has rates of trees, found drafting.tree=null; give .*synthetic_rates"),
         ("drafting.tree=2-2 verification.profile=round_eagle_k3 verification.synthetic_rates=[]", "for trees or for"),
-        (f"drafting.tree=2-2 {PROFILE}", "found 2 with method=synthetic"),
+        (
+            f"drafting.tree=2-2 {PROFILE}",
+            "found synthetic_rates, synthetic_tree_rates, profile with .*; clear the others",
+        ),
         (f"{PROFILE} {NONE}", "profile=zoo_eagle3_t1 holds for trees or for chains alone, found drafting.tree=None"),
         (f"drafting.tree=5 {PROFILE} {NONE}", "fewer depths or children than drafting.tree=5 has"),
         (f"drafting.tree=dynamic:20-9-3 {PROFILE} {NONE}", "fewer depths or children"),

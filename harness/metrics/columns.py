@@ -121,8 +121,9 @@ COUNTS: dict[str, Column] = {
     ),
     "block_drift": Column(
         "",
-        "share by which the speedup differs between the blocks of the run, where that is more than prompts explain: "
-        "printed times of such a cell are marked disturbed; empty where it is not",
+        "share by which the speedup differs between the blocks of the run, where that is more than prompts explain, "
+        "which with few prompts only large differences are: printed times of such a cell are marked disturbed; empty "
+        "where it is not",
     ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),

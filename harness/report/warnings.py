@@ -24,11 +24,14 @@ from harness.settings.depth import depths_name
 from harness.settings.run import skipped_lines
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
+DRIFTS_NAMED = 5
+"""As many disturbed cells have a line of their own."""
 
 
 def warnings(results: Results) -> list[str]:
     """What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
-    found = [text for run in results.runs for text in _of_run(run)]
+    # runs that are reported together may have skipped the same
+    found = list(dict.fromkeys(text for run in results.runs for text in _of_run(run)))
     done = [cell for cell in results.cells if not cell.record.has_failed]
     without = [cell for cell in done if cell.baseline is None]
     if without:
@@ -45,12 +48,7 @@ def warnings(results: Results) -> list[str]:
     narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < MIN_PROMPTS]
     if narrow:
         found.append(f"{len(narrow)} cells have fewer than {MIN_PROMPTS} prompts: their intervals are too narrow")
-    found += [
-        f"blocks of {_place(cell, results.cells)} differ by {cell.drift:.0%} in their speedup, more than prompts "
-        f"explain: the machine was busy, or drifts; run again (its times are marked {DISTURBED})"
-        for cell in results.cells
-        if cell.drift is not None
-    ]
+    found += _of_drift([cell for cell in results.cells if cell.drift is not None], results.cells)
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
@@ -65,6 +63,21 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], num_cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, num_cells)
+
+
+def _of_drift(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
+    """Cells whose blocks differ: each by itself, or in one line where there are many."""
+    drifts = [cell.drift for cell in cells if cell.drift is not None]
+    remark = "in their speedup, more than prompts explain: the machine was busy, or drifts; run again"
+    if len(cells) <= DRIFTS_NAMED:
+        return [
+            f"blocks of {_place(cell, among)} differ by {drift:.0%} {remark} (its times are marked {DISTURBED})"
+            for cell, drift in zip(cells, drifts, strict=True)
+        ]
+    return [
+        f"blocks of each of {len(cells)} cells differ by {min(drifts):.0%} to {max(drifts):.0%} {remark} (their times "
+        f"are marked {DISTURBED}; block_drift in cells.csv)"
+    ]
 
 
 def _of_run(run: Run) -> list[str]:

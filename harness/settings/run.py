@@ -26,6 +26,8 @@ class InvalidCells(Enum):
 
 NAMED_ALONE = 2
 """Combinations skipped for one reason that have a line each; more share one."""
+REASONS_NAMED = 5
+"""As many reasons have lines of their own; the others share one."""
 
 
 def skipped_lines(skipped: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
@@ -39,10 +41,13 @@ def skipped_lines(skipped: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]
         named = (f"{key}={'null' if value is None else value}" for key, value in values.items())
         by_reason.setdefault(reason, []).append(" ".join(named))
     lines = []
-    for reason, names in by_reason.items():
+    for reason, names in [*by_reason.items()][:REASONS_NAMED]:
         few = len(names) <= NAMED_ALONE
         shown = names if few else [f"{len(names)} combinations, the first of them {names[0]}"]
         lines += [f"skipped {name}: {reason}" for name in shown]
+    left = [len(names) for names in by_reason.values()][REASONS_NAMED:]
+    if left:
+        lines.append(f"skipped {sum(left)} more combinations for {len(left)} more reasons")
     return lines
 
 

@@ -99,7 +99,7 @@ class VerificationConfig:
     harness/settings/acceptance_profiles.py)."""
     fly_window_size: int | None = None
     """fly: draft tokens behind a rejected one that must pass by themselves, 1 to K - 1; null takes 6, or K - 1 where
-    that is less."""
+    that is less, which defers a draft's first token alone."""
     fly_entropy_threshold: float = 0.3
     """fly: least entropy of the target at which a rejected draft token may be deferred, in nats."""
     fly_entropy_top_k: int = 3
@@ -115,11 +115,14 @@ class VerificationConfig:
             bool(self.synthetic_tree_rates) + of_trees,
         )
         wanted = "synthetic_rates" in self.traits.parameters
+        of_rates = ("synthetic_rates", "synthetic_length", "synthetic_tree_rates", "profile")
+        found = ", ".join(name for name in of_rates if getattr(self, name) not in ([], None)) or "none of them"
         require(
             given == int(wanted),
             "verification.synthetic_rates, synthetic_length, profile (of trees: synthetic_tree_rates, profile)",
-            "exactly one of them with method=synthetic and none with other methods ([] and null clear them)",
-            f"{given} with method={self.method.value}",
+            "exactly one of them with method=synthetic and none with other methods",
+            f"{found} with method={self.method.value}; clear the others, of which verification=synthetic sets both "
+            "lists (verification.synthetic_rates=[], synthetic_tree_rates=[], synthetic_length=null, profile=null)",
         )
         require(
             self.synthetic_length is None or 1 <= self.synthetic_length < math.inf,

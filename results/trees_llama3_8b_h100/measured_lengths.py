@@ -20,7 +20,7 @@ from harness.metrics.estimates import paired_ratio
 from harness.records.runs import read_runs
 from harness.settings.tree import is_chain
 
-LENGTH = "full_draft_length"
+LENGTH = "tokens_per_forward"
 
 
 def main() -> None:
