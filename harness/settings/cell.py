@@ -249,7 +249,8 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         lambda cell: cell.verification.traits.defers and _window(cell) >= cell.drafting.num_speculative_tokens,
         "verification={verification.method.value} defers a draft token for the sake of those behind it, so that "
         "verification.fly_window_size must be less than K, found {verification.fly_window_size} (null: at least 1) "
-        "with K = {drafting.num_speculative_tokens}; lower it, or raise drafting.num_speculative_tokens above it, to 2 or more",
+        "with K = {drafting.num_speculative_tokens}; lower it, or raise drafting.num_speculative_tokens above it, to 2 "
+        "or more",
     ),
     (
         lambda cell: cell.draft_sampling not in _samplings(cell),
