@@ -24,7 +24,7 @@ def main() -> None:
         "Acceptance length of full drafts, share of what any lossless rule could accept position by position (%), "
         "output tokens/s and speedup over the baseline; 95 % intervals by prompt. EAGLE-3 of the built-in models, "
         "MT-Bench, 16 requests in flight, one H100. Length, tokens/s and speedup: 960 requests a cell. "
-        "Share: 320 requests a cell, another run. `(disturbed)`: blocks of the cell differ by more than its prompts "
+        "Share: 320 requests a cell, an earlier run. `(disturbed)`: blocks of the cell differ by more than its prompts "
         "explain.\n"
     )
     print("| T | K | draft | verification | length | share of the bound (%) | tokens/s | speedup |")
