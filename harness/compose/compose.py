@@ -34,7 +34,7 @@ from harness.records.runs import RUNS
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.imported import named
 from harness.settings.launcher import LauncherConfig
-from harness.settings.run import InvalidCells, RunConfig
+from harness.settings.run import InvalidCells, RunConfig, invalid_text
 from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
 from kernels.method_names import NAMED_METHODS
@@ -91,7 +91,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
-        raise SettingsError(_list_invalid(skipped, num_points))
+        raise SettingsError(invalid_text(skipped, num_points))
     check_cells(given, cells)
     name = root.name or (experiment if experiment != "null" else "run")
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
@@ -229,13 +229,14 @@ def _cells(
     warnings: dict[str, None] = {}
     chosen = _groups(given)
     composed = {_key(chosen): root}
+    sections: dict[tuple[tuple[str, str], ...], dict[tuple[str, str], Any]] = {}
     for point in points:
         groups = chosen | {name: option for name, option in point.items() if name in group_options()}
         if _key(groups) not in composed:
             composed[_key(groups)] = _compose(groups, given)
         values = {name: value for name, value in point.items() if name not in groups}
         try:
-            cell, warning = _cell(composed[_key(groups)], values)
+            cell, warning = _cell(composed[_key(groups)], values, sections.setdefault(_key(groups), {}))
         except InvalidCombinationError as error:
             skipped.append((point, str(error)))
             continue
@@ -249,33 +250,32 @@ def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(groups.items()))
 
 
-def _cell(root: DictConfig, values: Mapping[str, Any]) -> tuple[CellConfig, str | None]:
-    """One cell as a typed object, and a warning about its models; raises SettingsError or InvalidCombinationError."""
+def _cell(
+    root: DictConfig, values: Mapping[str, Any], sections: dict[tuple[str, str], Any]
+) -> tuple[CellConfig, str | None]:
+    """One cell as a typed object, and a warning about its models; raises SettingsError or InvalidCombinationError.
+
+    Args:
+        root: the settings that are not swept; gets the values.
+        values: of this point of the sweep, which has the same keys at every point.
+        sections: typed sections by their name and values, of earlier points of the same root; gets those of this one.
+    """
     for key, value in values.items():
         OmegaConf.update(root, key, value)
     parts: dict[str, Any] = {}
     for item in fields(CellConfig):
+        swept = repr([value for key, value in values.items() if key.partition(".")[0] == item.name])
         try:
-            node = root[item.name]
-            parts[item.name] = OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
+            if (item.name, swept) not in sections:
+                node = root[item.name]
+                sections[item.name, swept] = OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
+            parts[item.name] = sections[item.name, swept]
         except ValueError as error:
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
     check_target(models.target, is_loaded=parts["backend"].kind != "server")
     return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.warning
-
-
-def _list_invalid(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
-    if num_points == 1:
-        return skipped[0][1]
-    by_reason: dict[str, list[str]] = {}
-    for point, reason in skipped:
-        by_reason.setdefault(reason, []).append(" ".join(f"{key}={value}" for key, value in point.items()))
-    lines = [f"{len(skipped)} of {num_points} combinations are invalid (invalid_cells=skip runs the others):"]
-    for reason, points in by_reason.items():
-        lines += [f"  {reason}:", *(f"    {point}" for point in points)]
-    return "\n".join(lines)
 
 
 def _without_missing_prompts(

@@ -95,10 +95,11 @@ def with_baselines(cells: Sequence[CellConfig]) -> tuple[CellConfig, ...]:
     """
     ordered: list[CellConfig] = []
     for _, group in groupby(cells, key=lambda cell: cell.target):
-        members = list(group)
-        ordered += [_baseline(cell) for cell in members if cell.measurement.baseline or cell.is_baseline]
+        # a product of settings that few cells use has the same cell many times
+        members = _each_once(normal_form(cell) for cell in group)
+        ordered += [normal_form(_baseline(cell)) for cell in members if cell.measurement.baseline or cell.is_baseline]
         ordered += members
-    return tuple(_each_once(normal_form(cell) for cell in ordered))
+    return tuple(_each_once(ordered))
 
 
 @contextmanager
@@ -201,7 +202,11 @@ def _baseline(cell: CellConfig) -> CellConfig:
 
 
 def _each_once(cells: Iterable[CellConfig]) -> list[CellConfig]:
-    by_result: dict[str, CellConfig] = {}
+    """Cells without those that cannot differ from an earlier one in their result."""
+    by_settings: dict[str, CellConfig] = {}
     for cell in cells:
+        by_settings.setdefault(repr(cell), cell)
+    by_result: dict[str, CellConfig] = {}
+    for cell in by_settings.values():
         by_result.setdefault(key_without(determinants(cell)), cell)
     return list(by_result.values())

@@ -5,7 +5,7 @@ Knows neither torch nor Hydra.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -49,6 +49,24 @@ def skipped_lines(skipped: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]
     if left:
         lines.append(f"skipped {sum(left)} more combinations for {len(left)} more reasons")
     return lines
+
+
+def invalid_text(skipped: Sequence[tuple[Mapping[str, Any], str]], num_points: int) -> str:
+    """Why a sweep is refused: every combination that is invalid, below its reason.
+
+    Args:
+        skipped: as of `skipped_lines`.
+        num_points: combinations of the sweep.
+    """
+    if num_points == 1:
+        return skipped[0][1]
+    by_reason: dict[str, list[str]] = {}
+    for point, reason in skipped:
+        by_reason.setdefault(reason, []).append(" ".join(f"{key}={value}" for key, value in point.items()))
+    lines = [f"{len(skipped)} of {num_points} combinations are invalid (invalid_cells=skip runs the others):"]
+    for reason, points in by_reason.items():
+        lines += [f"  {reason}:", *(f"    {point}" for point in points)]
+    return "\n".join(lines)
 
 
 @dataclass

@@ -29,7 +29,7 @@ from harness.report.entries import estimate_number, metric_number, setting, sett
 from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, Number, count
 from harness.report.table import NONE, Entry, Table
-from harness.report.tables.summary import EXPECTED_LENGTHS, recorded_metrics
+from harness.report.tables.summary import EXPECTED_LENGTHS, counting_every_round, recorded_metrics
 
 DIFFERENT_DRAFTS = (
     "draft sampling differs: part of such a difference comes from how the drafts were drawn, not from verification."
@@ -181,8 +181,9 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
     """Every two methods of a group, and every two shapes of as many draft tokens: paired differences of acceptance, and
     the ratio of their throughputs."""
     extra = varying(cells, CONTEXT)
+    names = [*PAIRED_METRICS, *counting_every_round(cells)]
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
-    header += [metric(name).label for name in PAIRED_METRICS] + ["expected length, same drafts"]
+    header += [metric(name).label for name in names] + ["expected length, same drafts"]
     header += ["output throughput (ratio)", "labels"]
     rows: list[tuple[Entry, ...]] = []
     for group in sorted(groups(cells, SHAPE), key=lambda item: summary_order(item.first)):
@@ -191,15 +192,15 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
             settings.append(f"{second.method}{MINUS}{first.method}")
             sampling = dict.fromkeys(_drawn(cell) for cell in (second, first))
             labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))
-            rows.append((*settings, " / ".join(sampling), *_paired_numbers(first, second), labels))
-    notes = footnotes([*PAIRED_METRICS, "output_tokens_per_s"])
+            rows.append((*settings, " / ".join(sampling), *_paired_numbers(first, second, names), labels))
+    notes = footnotes([*names, "output_tokens_per_s"])
     notes.append(
         "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
         "drafts of the one named second. –: drafts are drawn differently, or only "
         f"{', '.join(EXPECTED_METHODS)} have it recorded."
     )
     drafted = [cell for cell in cells if not cell.is_baseline]
-    notes += missing_value_notes(drafted, [*PAIRED_METRICS, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
+    notes += missing_value_notes(drafted, [*names, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
     notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 
@@ -209,8 +210,8 @@ def _drawn(cell: CellResult) -> str:
     return f"{cell['draft_sampling']} ({cell.tree_text})" if cell["tree"] else cell["draft_sampling"]
 
 
-def _paired_numbers(first: CellResult, second: CellResult) -> list[Entry]:
-    shown = [_difference(first, second, name) for name in PAIRED_METRICS]
+def _paired_numbers(first: CellResult, second: CellResult, names: Sequence[str]) -> list[Entry]:
+    shown = [_difference(first, second, name) for name in names]
     expected: Estimate | None = expected_difference(first, second)
     if expected is None:
         shown.append(NONE)

@@ -20,7 +20,7 @@ EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METH
 def summary_table(cells: Sequence[CellResult]) -> Table:
     """One row per cell, baselines first within each temperature."""
     extra = varying(cells, CONTEXT)
-    shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length"]
+    shown = ["acceptance_rate", "mean_acceptance_length", "full_draft_length", *counting_every_round(cells)]
     shown += recorded_metrics([*EXPECTED_LENGTHS, "share_of_bound"], cells)
     timed = ["output_tokens_per_s", "speedup", "ttft_p50_ms", "itl_p99_ms"]
     header = [*extra, "T", "drafter", "K", "verification", "drafts"]
@@ -36,6 +36,11 @@ def summary_table(cells: Sequence[CellResult]) -> Table:
         cache = Number(cell.draft_logit_cache_mib, style="length")
         rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
     return Table("All cells", tuple(header), tuple(rows), table_notes(cells, [*shown, *timed]))
+
+
+def counting_every_round(cells: Sequence[CellResult]) -> list[str]:
+    """The metric that trees, and depths that adapt, are compared by: lengths leave out other shares of their rounds."""
+    return ["tokens_per_forward"] if any(cell["tree"] or cell["depth"] for cell in cells) else []
 
 
 def recorded_metrics(names: Sequence[str], cells: Sequence[CellResult]) -> list[str]:
