@@ -41,7 +41,7 @@ def tiny(kind, **options):
     return tiny_engine(kind, **settings)
 
 
-def tokens(engine, count=7):
+def tokens(engine, count=5):
     """Output of more requests than slots, with prompts of different lengths."""
     asked = [replace(item, token_ids=item.token_ids[: 3 + index]) for index, item in enumerate(tiny_requests(count, 9))]
     run = engine.run(asked, lambda answer: None)

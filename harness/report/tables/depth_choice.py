@@ -50,7 +50,7 @@ def depth_choice_tables(cells: Sequence[CellResult], recorded: Sequence[Recorded
     if not families:
         return []
     extra = varying([item.cell for family in families for item in family], CONTEXT)
-    header = [*extra, "T", "drafter", "verification", "depth", "drafts of a round", "tokens/s"]
+    header = [*extra, "T", "drafter", "verification", "depth", "drafts of a round", "tokens/s while decoding"]
     header += ["best by batch", "best by batch (tokens/s)", "share"]
     rows = [_row(item, family[-1].cell, extra) for family in families for item in family]
     return [Table("Choice of draft depth", (*header, "bound by rows (tokens/s)"), tuple(rows), NOTES)]
