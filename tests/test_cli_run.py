@@ -234,7 +234,7 @@ def test_a_list_ends_reasons_after_a_few(capsys):
     sweep = [trees, "verification=block,recursive,traversal", "drafting.num_speculative_tokens=2,3"]
     assert command.main(["--list", "drafter=eagle3", "invalid_cells=skip", *sweep]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("skipped")]
-    assert lines[-1] == "skipped 2 more combinations for 1 more reasons" and len(lines) == 11
+    assert lines[-1] == "skipped 2 more combinations (other reasons: 1)" and len(lines) == 11
 
 
 def test_listing_the_cells_makes_no_folder(tmp_path, capsys):

@@ -47,7 +47,7 @@ def skipped_lines(skipped: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]
         lines += [f"skipped {name}: {reason}" for name in shown]
     left = [len(names) for names in by_reason.values()][REASONS_NAMED:]
     if left:
-        lines.append(f"skipped {sum(left)} more combinations for {len(left)} more reasons")
+        lines.append(f"skipped {sum(left)} more combinations (other reasons: {len(left)})")
     return lines
 
 
