@@ -24,6 +24,7 @@ from harness.report.tables.depth_choice import depth_choice_tables
 from harness.report.tables.draft_dtype import draft_dtype_tables
 from harness.report.tables.drafting import drafting_tables
 from harness.report.tables.engines import engine_tables
+from harness.report.tables.fastest import fastest_tables
 from harness.report.tables.lossy import lossy_tables
 from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.reasoning import reasoning_table
@@ -34,11 +35,12 @@ from harness.report.tables.tree_children import tree_children_tables
 
 
 def answer_tables(results: Results) -> list[Table]:
-    """Engines, repeats, depths, where speculation pays, drafting by verification, lossy, caches: where they vary."""
+    """Engines, repeats, what is fastest, depths, where speculation pays, drafting by verification, lossy, caches: where
+    they vary."""
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
     cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
-    tables = [*engine_tables(cells), *repeats_tables(cells), *depth_tables(cells)]
+    tables = [*engine_tables(cells), *repeats_tables(cells), *fastest_tables(cells), *depth_tables(cells)]
     tables += depth_choice_tables(cells, recorded)
     tables += concurrency_tables(cells)
     tables += drafting_tables(cells, skipped)

@@ -72,14 +72,14 @@ def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
         cells: of any runs, baselines among them.
     """
     lines = series_along(cells, "drafting", "num_speculative_tokens", SHAPE, *DEPTH_SETTINGS)
-    choices = [_Choice.of(line) for line in lines if not _accepts_by_random_weights(line.first)]
+    choices = [_Choice.of(line) for line in lines if not accepts_by_random_weights(line.first)]
     if not choices:
         return []
     extra = varying(cells, CONTEXT)
     return [_best_table(choices, extra), _throughput_table(choices, extra)]
 
 
-def _accepts_by_random_weights(cell: CellResult) -> bool:
+def accepts_by_random_weights(cell: CellResult) -> bool:
     """Whether its acceptance, and so its throughput, says nothing about a trained model."""
     return RANDOM_WEIGHTS in cell["labels"] and cell["guarantee"] != Guarantee.synthetic.value
 
