@@ -42,8 +42,10 @@ def tiny(kind, **options):
 
 
 def tokens(engine, count=5):
-    """Output of more requests than slots, with prompts of different lengths."""
-    asked = [replace(item, token_ids=item.token_ids[: 3 + index]) for index, item in enumerate(tiny_requests(count, 9))]
+    """Output of more requests than slots, with prompts of 3 to 9 tokens, the longest of which begin beside others."""
+    lengths = [3 + 6 * index // (count - 1) for index in range(count)]
+    given = zip(tiny_requests(count, 9), lengths, strict=True)
+    asked = [replace(item, token_ids=item.token_ids[:length]) for item, length in given]
     run = engine.run(asked, lambda answer: None)
     assert run.num_invalid == 0
     return {record.prompt_id: record.output_token_ids for record in run.requests}, run

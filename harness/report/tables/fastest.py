@@ -24,10 +24,10 @@ NAMED = 4
 """As many cells are named beside the fastest."""
 NO_DRAFTS = "no drafts"
 SELECTION = (
-    "fastest: the highest throughput that was observed among the baseline and the cells of lossless methods (or of "
-    "synthetic acceptance) that it belongs to. A cell is not told apart from it where the interval of their paired "
-    "ratio holds 1. The fastest was chosen on the same data, so its lead is overstated where several are close; no "
-    "correction is made for the number of comparisons."
+    "fastest: the highest throughput that was observed among the cells of lossless methods that share a baseline, and "
+    "the baseline itself; cells of synthetic acceptance have a line of their own. A cell is not told apart from the "
+    "fastest where the interval of their paired ratio holds 1. The fastest was chosen on the same data, so its lead is "
+    "overstated where several are close; no correction is made for the number of comparisons."
 )
 
 
