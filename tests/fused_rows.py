@@ -81,7 +81,7 @@ def attention_error(queries: Tensor, rows: Rows, scaling: float) -> tuple[float,
     error of a weight, and so do the sums over the keys and the rounding of the weight. Both ways err.
     """
     width, capacity = queries.shape[-1], rows.keys.shape[2]
-    largest_key, largest_value = (float(tensor.nan_to_num().abs().max()) for tensor in (rows.keys, rows.values))
+    largest_key, largest_value = (float(tensor.float().nan_to_num().abs().max()) for tensor in rows[:2])
     largest_score = float(queries.float().abs().sum(-1).max()) * largest_key * scaling
     eps = 0.0 if queries.dtype == torch.float32 else torch.finfo(queries.dtype).eps
     relative = 2 * HALF_UNIT * (width * largest_score + capacity + 8) + eps / 2
@@ -97,12 +97,14 @@ def silu_error(gate_up: Tensor) -> float:
     return HALF_UNIT * (float(gate_up.abs().max()) + 14)
 
 
-def check_attention(rows: Rows, num_tokens: int, num_heads: int, tree: TreeRows | None = None) -> None:
-    """The kernel against its twin on random queries."""
+def check_attention(
+    rows: Rows, num_tokens: int, num_heads: int, tree: TreeRows | None = None, dtype: torch.dtype | None = None
+) -> None:
+    """The kernel against its twin on random queries, of the keys' type unless another is given."""
     from harness.models.fused.slot_attention import slot_attention
 
     width = rows.keys.shape[3]
-    queries = normal(len(rows.slots), num_tokens, num_heads, width, seed=4, dtype=rows.keys.dtype)
+    queries = normal(len(rows.slots), num_tokens, num_heads, width, seed=4, dtype=dtype or rows.keys.dtype)
     with poisoned_allocations():
         found = slot_attention(queries, *rows, width**-0.5, tree)
     expected = reference_slot_attention(queries, *rows, width**-0.5, tree)

@@ -217,10 +217,10 @@ def test_products_at_real_sizes(num_rows: int, in_features: int, splits: bool, n
     states, weight = drawn(num_tokens, in_features, seed=1), drawn(num_rows, in_features, seed=2)
     bias = drawn(num_rows, seed=3)
     for added in (None, bias):
-        found = kernels.linear(states, weight, added, splits)
+        found = kernels.linear(states, weight, added, splits=splits)
         exact = states.double() @ weight.double().T + (0.0 if added is None else added.double())
         assert_as_exact_as_torch(found, torch.nn.functional.linear(states, weight, added), exact)
-        same(kernels.linear(states, weight, added, splits), found)
+        same(kernels.linear(states, weight, added, splits=splits), found)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 16, 32, 64, 96])

@@ -30,7 +30,8 @@ def test_joint_weights_are_the_separate_ones(bias: bool):
     before, num_bytes = copy.deepcopy(layer.state_dict()), held_bytes(layer)
     pack_layer(layer)
     for projections in (query_key_value(layer.self_attn), gate_and_up(layer.mlp)):
-        weight, joint_bias = packed(projections)
+        weight, joint_bias, scales = packed(projections)
+        assert scales is None
         assert torch.equal(weight, torch.cat([projection.weight for projection in projections]))
         assert (joint_bias is None) is not bias
         if joint_bias is not None:

@@ -159,7 +159,7 @@ def test_what_would_be_misread_is_refused():
         rotate_and_store(qkv[:, :-8].contiguous(), table, *rows)
     with pytest.raises(ValueError, match=r"qkv must be \[R \* T, .* with 5 rows"):
         rotate_and_store(qkv[:-1], table, *rows)
-    with pytest.raises(ValueError, match=r"keys and values must be torch\.float32, found torch\.float16"):
+    with pytest.raises(ValueError, match=r"must be torch\.float32 or torch\.float8_e4m3fn, found torch\.float16"):
         rotate_and_store(qkv, table, rows.keys.half(), rows.values.half(), rows.slots, rows.starts)
     with pytest.raises(ValueError, match="with the same strides"):
         rotate_and_store(qkv, table, rows.keys[:, :, :9], rows.values[:, :, :9].contiguous(), rows.slots, rows.starts)

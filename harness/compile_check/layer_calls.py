@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from harness.compile_check.compile import Launch
+from harness.models.fp8_linear import FP8
 from harness.models.fused.absorb_queries import absorb_queries
 from harness.models.fused.add_rms_norm import add_rms_norm
 from harness.models.fused.expand_values import expand_values
@@ -28,6 +29,7 @@ from harness.models.fused.slot_attention import slot_attention
 from harness.models.fused.sum_experts import sum_experts
 from harness.models.fused.tilings import COLUMNS
 from harness.models.fused.tree_rows import TreeRows
+from harness.models.fused.widen import widen
 
 VOCAB_SIZE = 128_256
 NUM_REQUESTS = 16
@@ -75,7 +77,7 @@ IN_GROUPS = ExpertSizes(512, 24, 128, Choice(4, 6, 3, True, 1.0))
 GLM_47_FLASH_LATENTS = LatentSizes(20, 768, 512, 64, 192, 256)
 CAPACITY = 2048
 """Positions of a slot."""
-NUM_SHARES = 2
+NUMS_OF_SHARES = (2, 4)
 """That a product may leave to be summed."""
 
 
@@ -89,7 +91,8 @@ def _layer(
     add_rms_norm(states, None, states[0], 1e-5)
     add_rms_norm(states, states, states[0], 1e-5)
     silu_mul(torch.empty(count, 2 * intermediate_size, dtype=dtype))
-    add_rms_norm(torch.empty(NUM_SHARES, count, hidden_size), states, states[0], 1e-5)
+    for num_shares in NUMS_OF_SHARES:
+        add_rms_norm(torch.empty(num_shares, count, hidden_size), states, states[0], 1e-5)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
     places = torch.zeros(num_rows, num_tokens, dtype=torch.int64) if are_trees else None
@@ -97,8 +100,18 @@ def _layer(
     head_norm = norm if has_head_norms else None
     given = (table, cache, cache, rows, rows, head_norm, head_norm, 1e-6, places)
     rotate_and_store(qkv, *given)
-    queries = rotate_and_store(torch.empty(NUM_SHARES, *qkv.shape), *given)
+    queries = rotate_and_store(torch.empty(NUMS_OF_SHARES[0], *qkv.shape), *given)
     slot_attention(queries, cache, cache, rows, rows, width**-0.5, tree)
+
+
+def _cache_in_fp8(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
+    """What writes and reads keys and values of 8 bits."""
+    cache = torch.empty(1, sizes.num_key_heads, CAPACITY, sizes.width, dtype=FP8)
+    rows, table = torch.zeros(NUM_REQUESTS, dtype=torch.int64), torch.empty(CAPACITY, sizes.width)
+    width = (sizes.num_heads + 2 * sizes.num_key_heads) * sizes.width
+    shares = torch.empty(NUMS_OF_SHARES[0], NUM_REQUESTS * num_tokens, width)
+    queries = rotate_and_store(shares, table, cache, cache, rows, rows, dtype=dtype)
+    slot_attention(queries, cache, cache, rows, rows, sizes.width**-0.5)
 
 
 def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
@@ -118,6 +131,10 @@ def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
         if tiling is not None:
             launch(states, weight, None, tiling, gated)
             launch(states, weight, bias, tiling, gated)
+        codes = torch.empty(num_rows, in_features, dtype=FP8)
+        tiling = tiling_of(states, codes, gated, may_split)
+        if tiling is not None:
+            launch(states, codes, None, tiling, gated, torch.empty(num_rows))
 
 
 def _experts(sizes: ExpertSizes, dtype: torch.dtype, num_tokens: int) -> None:
@@ -151,6 +168,7 @@ def layers(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"Llama-3-8B, 4 tokens, {name}", partial(_layer, LLAMA_3_8B, dtype, 4)
     yield f"GLM-4.7-Flash, 64 tokens, {name}", partial(_experts, GLM_47_FLASH, dtype, 64)
     yield f"GLM-4.7-Flash, 4 tokens, {name}", partial(_latents, GLM_47_FLASH_LATENTS, dtype, 4)
+    yield f"weights of 8 bits, {name}", partial(widen, torch.empty(8, 4096, dtype=FP8), torch.empty(8), dtype)
 
 
 def products(dtype: torch.dtype) -> Iterator[Launch]:
@@ -169,6 +187,7 @@ def built_in_layers(dtype: torch.dtype) -> Iterator[Launch]:
 def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
     """Norms of heads, and numbers of tokens and rows that change the code of a kernel."""
     yield "Llama-3-8B, 1 token", partial(_layer, LLAMA_3_8B, dtype, 1)
+    yield "Llama-3-8B, cache of 8 bits", partial(_cache_in_fp8, LLAMA_3_8B, dtype, 4)
     yield "Llama-3-8B, 9 tokens", partial(_layer, LLAMA_3_8B, dtype, 9)
     yield f"Llama-3-8B, {MANY_ROWS} rows", partial(_layer, LLAMA_3_8B, dtype, 4, MANY_ROWS)
     yield "Qwen3-8B, 6 tokens", partial(_layer, QWEN_3_8B, dtype, 6)

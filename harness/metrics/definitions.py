@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from harness.metrics.metric import Metric, length, rate
 from harness.metrics.position_metrics import SHARE_OF_BOUND, position_metrics
 from harness.records.request import EXPECTED_METHODS
-from harness.settings.guarantee import OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
+from harness.settings.guarantee import FP8_CACHE, FP8_WEIGHTS, OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
 
 PLACES = {"before": "in_reasoning", "boundary": "at_boundary", "after": "in_answer"}
 """Phase of the sums (`harness.metrics.reasoning_sums`) -> how columns name it."""
@@ -115,6 +115,11 @@ LABEL_NOTES = {
         f"{OWN_METHOD}: a method from outside the package verified, on the reference core; its guarantee is what its "
         "author claims. `rejection-lab certify --methods PACKAGE.MODULE:NAME` tests whether it is lossless."
     ),
+    FP8_WEIGHTS: (
+        f"{FP8_WEIGHTS}: the projections of the target's layers are rounded to 8 bits (e4m3, a scale for each output). "
+        "Lossless means the distribution of that target; a speedup is over a baseline with the same weights."
+    ),
+    FP8_CACHE: f"{FP8_CACHE}: keys and values are kept in 8 bits (e4m3), those of drafters and baselines too.",
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
         "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."

@@ -65,6 +65,8 @@ class ModelCost:
     config: PreTrainedConfig
     """Of the layers."""
     num_layers: int
+    cache_itemsize: int
+    """Bytes of a component of a key or value as it is kept."""
     joining: Sequence[nn.Parameter] = ()
     """Those of a head that join the target's states, which no pass over the head's own features reads."""
 
@@ -80,7 +82,7 @@ class ModelCost:
         total = sum(widths)
         keys_seen = total * (num_seen + total - 1) if sees_all else total * num_seen + total * (total - 1) // 2
         num_heads, key_dim, value_dim = cache_shape(self.config)
-        token_bytes = self.num_layers * num_heads * (key_dim + value_dim) * self._layers[0][1].itemsize
+        token_bytes = self.num_layers * num_heads * (key_dim + value_dim) * self.cache_itemsize
         return Cost(
             weight_bytes=sum(self._read_bytes(num_slots * width) for width in widths),
             cache_bytes=len(widths) * num_slots * max(num_seen - 1, 0) * token_bytes,

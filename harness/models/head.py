@@ -129,13 +129,17 @@ class Head(nn.Module):
     def cost(self) -> ModelCost:
         """What its forwards cost."""
         parameters, num_layers = tuple(self.named_parameters()), len(self.decoder_layers)
-        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.layer_config, num_layers, self.joining)
+        itemsize = (self.target.cache_dtype or self.embed_weight.dtype).itemsize
+        return ModelCost(
+            parameters, self.embed_weight, self.output_matrix, self.layer_config, num_layers, itemsize, self.joining
+        )
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache for the head's layers."""
         weight, num_layers = next(self.parameters()), len(self.decoder_layers)
         table = rope_table(self.rotary, capacity, weight.device) if self.is_fused else None
-        return new_cache(self.layer_config, num_layers, num_slots, capacity, weight.dtype, weight.device, table)
+        dtype, stored = weight.dtype, self.target.cache_dtype
+        return new_cache(self.layer_config, num_layers, num_slots, capacity, dtype, weight.device, table, stored)
 
     def features(self, output: TargetOutput) -> Tensor:
         """[B, T, H] the features of the target's tokens."""

@@ -13,11 +13,12 @@ from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by
 from harness.models.decoder_layer import config_class, infer_dense_layers, layer_types
+from harness.models.fill import fill
 from harness.models.fingerprint import TEXT_SUFFIXES, fingerprint
 from harness.models.meta import made_on_meta
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
-from harness.models.target import TargetModel, fill, read_config
+from harness.models.target import TargetModel, read_config
 from harness.models.tokenizer import has_tokenizer, load_tokenizer
 from harness.models.zoo import zoo_path
 
@@ -61,11 +62,12 @@ def random_target(
     revision: str | None = None,
     trust_remote_code: bool = False,
     name: str = "zoo",
+    in_fp8: bool = False,
 ) -> TargetModel:
     """A target with frozen random weights, the same at every call.
 
     path: local folder or Hugging Face id whose config.json gives the sizes; None without a shape is the built-in
-    target. dtype: None is the one that its configuration states, else bfloat16.
+    target. dtype: None is the one that its configuration states, else bfloat16. in_fp8: as for `load_target`.
     Its tokenizer is the folder's own or, where there is none, that of the zoo, whose ids lie below any real vocabulary
     size. A sequence ends at the tokens that the configuration names; those of the zoo's tokenizer end nothing here.
     Raises ValueError when the model type is not supported.
@@ -82,7 +84,9 @@ def random_target(
         )
     identity = given.fields | {"tokenizer": fingerprint(folder, TEXT_SUFFIXES)}
     stands_in = folder != given.folder
-    return random_model(given, "target", tokenizer, device, dtype, name, identity, tokenizer_stands_in=stands_in)
+    return random_model(
+        given, "target", tokenizer, device, dtype, name, identity, tokenizer_stands_in=stands_in, in_fp8=in_fp8
+    )
 
 
 def random_model(
@@ -95,6 +99,7 @@ def random_model(
     identity: dict[str, Any],
     *,
     tokenizer_stands_in: bool,
+    in_fp8: bool = False,
 ) -> TargetModel:
     """A causal language model of an architecture; two roles of the same architecture have other weights.
 
@@ -108,7 +113,8 @@ def random_model(
     with configured_by(given.source), made_on_meta():
         causal_lm = types.causal_lm(config)
     tied = bool(config.tie_word_embeddings)
-    fill(causal_lm, RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied), device, dtype)
+    weights = RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied)
+    fill(causal_lm, weights, device, dtype, in_fp8)
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     return TargetModel(
         causal_lm.eval().requires_grad_(False),

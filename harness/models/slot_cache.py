@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from harness.models.fp8_linear import FP8, to_fp8
 from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.tree_places import TreePlaces, tree_mask
@@ -97,12 +98,15 @@ class SlotView:
         Returns those that its queries may attend to, [B, H, length, D] and [B, H, length, V].
         """
         keys, values = (tensor[:, :, : self._length] for tensor in self.layer(layer_idx))
-        keys.index_put_(self._index, key)
+        rounds = keys.dtype is FP8
+        keys.index_put_(self._index, to_fp8(key) if rounds else key)
         if values.shape[-1]:
-            values.index_put_(self._index, value)
+            values.index_put_(self._index, to_fp8(value) if rounds else value)
         if isinstance(self._rows, slice):
-            return keys[self._rows], values[self._rows]
-        return keys.index_select(0, self._rows), values.index_select(0, self._rows)
+            keys, values = keys[self._rows], values[self._rows]
+        else:
+            keys, values = keys.index_select(0, self._rows), values.index_select(0, self._rows)
+        return (keys.to(key.dtype), values.to(key.dtype)) if rounds else (keys, values)
 
 
 class SlotCache:
@@ -112,6 +116,8 @@ class SlotCache:
     value_dim: V where it is not head_dim; 0 where values are part of the keys, as in latent attention.
     rope_table: of harness.models.fused.rope_table, for layers that run through the fused operations; None for layers
     that run as transformers has them.
+    stored_dtype: of keys and values as they are kept, where it is not `dtype`, in which layers compute: FP8 of
+    harness.models.fp8_linear, to which they are rounded.
     """
 
     def __init__(
@@ -125,11 +131,13 @@ class SlotCache:
         device: torch.device | str,
         value_dim: int | None = None,
         rope_table: Tensor | None = None,
+        stored_dtype: torch.dtype | None = None,
     ) -> None:
         places = (num_slots, num_key_value_heads, capacity)
         widths = (head_dim, head_dim if value_dim is None else value_dim)
         # Zeros, not empty memory: a masked key has weight 0, and 0 times a NaN found there is NaN.
-        self._tensors = tuple(torch.zeros(num_layers, *places, width, dtype=dtype, device=device) for width in widths)
+        kept = stored_dtype or dtype
+        self._tensors = tuple(torch.zeros(num_layers, *places, width, dtype=kept, device=device) for width in widths)
         """[layers, S, H, C, D] and [layers, S, H, C, V], so that one operation moves what all layers hold."""
         # detached: layers write to them also where gradients are on, as memory of their own would be
         self.keys, self.values = ([layer.detach() for layer in tensor] for tensor in self._tensors)

@@ -19,7 +19,6 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import (
     Checkpoint,
-    WeightSource,
     checkpoint_folder,
     configured_by,
     read_json,
@@ -34,19 +33,24 @@ from harness.models.decoder_layer import (
     use_slots,
     with_slots,
 )
-from harness.models.expert_weights import put_tensor
 from harness.models.experts import EVERY_EXPERT_NOTE, runs_grouped
-from harness.models.fused.fuse import fuse_layers, joint_projections, pack, packing_obstacle
+from harness.models.fill import fill
+from harness.models.fp8_linear import Fp8Linear
+from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import linear, run_layers
 from harness.models.llama_config import own_config_class
-from harness.models.memory_layout import MemoryLayout
 from harness.models.meta import made_on_meta
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
+
+WIDENED_NOTE = (
+    "weights of 8 bits are widened before each product, which takes longer than wider weights: layers run unfused, or "
+    "these products have no kernel on this device"
+)
 
 
 class TargetOutput(NamedTuple):
@@ -95,6 +99,8 @@ class TargetModel:
         self.hidden_size: int = self.config.hidden_size
         self.tokenizer_stands_in = tokenizer_stands_in
         self.random_fingerprint = random_fingerprint
+        self.cache_dtype: torch.dtype | None = None
+        """Of keys and values in caches made from here on, the drafter's too; None for the type of the states."""
         self.eos_token_ids = eos_token_ids(self.config, None if tokenizer_stands_in else tokenizer, self.path)
 
     @property
@@ -119,9 +125,23 @@ class TargetModel:
         """What changes its speed without being asked for."""
         grouped = all(runs_grouped(each.gate_up_proj, each.down_proj) for each in self._experts)
         notes = [] if grouped else [EVERY_EXPERT_NOTE]
+        if self.widens_fp8:
+            notes.append(WIDENED_NOTE)
         if self.fusion_obstacle is not None:
             notes.append(f"the layers of {self.name} run unfused, because {self.fusion_obstacle}")
         return tuple(notes)
+
+    @property
+    def widens_fp8(self) -> bool:
+        """Whether some weights of 8 bits are widened before each product, of few tokens too."""
+        layer = self.causal_lm.model.layers[0]
+        if not isinstance(layer.self_attn.o_proj, Fp8Linear):
+            return False
+        if not self.is_fused or self.device.type == "cpu":
+            return True
+        from harness.models.fused.layer import reads_fp8
+
+        return not reads_fp8(layer, self.dtype)
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         """The same of rounds of up to so many tokens."""
@@ -147,7 +167,8 @@ class TargetModel:
     def cost(self) -> ModelCost:
         """What its forwards cost."""
         parameters = tuple(self.causal_lm.named_parameters())
-        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.config, self.num_layers)
+        itemsize = (self.cache_dtype or self.dtype).itemsize
+        return ModelCost(parameters, self.embed_weight, self.output_matrix, self.config, self.num_layers, itemsize)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""
@@ -160,7 +181,9 @@ class TargetModel:
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache of so many slots, each holding so many positions."""
         table = rope_table(self.causal_lm.model.rotary_emb, capacity, self.device) if self.is_fused else None
-        return new_cache(self.config, self.num_layers, num_slots, capacity, self.dtype, self.device, table)
+        return new_cache(
+            self.config, self.num_layers, num_slots, capacity, self.dtype, self.device, table, self.cache_dtype
+        )
 
     def fuse(self) -> str | None:
         """Let its layers run through the fused operations, in caches made from here on; returns why not, if not."""
@@ -196,10 +219,11 @@ def new_cache(
     dtype: torch.dtype,
     device: torch.device,
     table: Tensor | None = None,
+    stored_dtype: torch.dtype | None = None,
 ) -> SlotCache:
     """A slot cache for layers of a configuration; with a table of rotations, for fused ones."""
     num_heads, key_dim, value_dim = cache_shape(config)
-    return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim, table)
+    return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim, table, stored_dtype)
 
 
 def read_config(source: Path, trust_remote_code: bool) -> tuple[PreTrainedConfig, dict[str, Any]]:
@@ -226,13 +250,15 @@ def load_target(
     revision: str | None = None,
     trust_remote_code: bool = False,
     name: str = "zoo",
+    in_fp8: bool = False,
 ) -> TargetModel:
     """Load a target with frozen weights and its tokenizer.
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
-    Raises ValueError when the model type is not supported, weights are missing, misshapen or pickled, or there is no
-    tokenizer. Tensors that nothing uses are warned about (refused in a layer other than MTP), except those of MTP
-    layers that the configuration announces.
+    in_fp8: round the projections of the layers to 8 bits (harness.models.fp8_linear).
+    Raises ValueError when the model type is not supported, or not in 8 bits; when weights are missing, misshapen or
+    pickled; or when there is no tokenizer. Tensors that nothing uses are warned about (refused in a layer other than
+    MTP), except those of MTP layers that the configuration announces.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     source = folder / "config.json"
@@ -242,41 +268,13 @@ def load_target(
     with configured_by(source), made_on_meta():
         causal_lm = types.causal_lm(config)
     with Checkpoint(folder) as checkpoint:
-        fill(causal_lm, checkpoint, device, dtype)
+        fill(causal_lm, checkpoint, device, dtype, in_fp8)
         checkpoint.ignore(mtp_prefixes(config))
         unused = checkpoint.unused()
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
     target.unused_keys = report_unused(folder, unused, layer_prefixes(checkpoint.names))
     return target
-
-
-def fill(causal_lm: Any, checkpoint: WeightSource, device: torch.device | str, dtype: torch.dtype | None) -> None:
-    """Give a model made on the meta device its weights; tied output weights are shared, whether stored or not, and what
-    fused layers read as one lies together.
-
-    dtype: of the parameters; a buffer (the router's bias of GLM) keeps the float32 that the model gives it.
-    """
-    tied = causal_lm.config.tie_word_embeddings
-    embedding = causal_lm.model.embed_tokens.weight
-    dtype = dtype or checkpoint.take("model.embed_tokens.weight", embedding.shape).dtype
-    buffers = dict(causal_lm.named_buffers())
-    for layer in causal_lm.model.layers:
-        for projections in joint_projections(layer):
-            if packing_obstacle(projections) is None:
-                pack(projections)
-    empty, state, layout = causal_lm.state_dict(), {}, MemoryLayout(device)
-    for key, tensor in empty.items():
-        if tied and key == "lm_head.weight":
-            continue
-        state[key] = layout.like(tensor, tensor.dtype if key in buffers else dtype)
-        put_tensor(checkpoint, key, state[key])
-    if tied:
-        checkpoint.ignore(("lm_head.weight",))
-        state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    causal_lm.load_state_dict(state, assign=True)
-    if tied:
-        causal_lm.lm_head.weight = causal_lm.model.embed_tokens.weight
 
 
 def layer_prefixes(names: Sequence[str]) -> tuple[str, ...]:

@@ -8,6 +8,9 @@ from harness.settings.models import Weights
 from kernels.methods import Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
+FP8_WEIGHTS = "fp8 weights"
+"""The target is the rounded one, whose output is not that of the checkpoint."""
+FP8_CACHE = "fp8 KV cache"
 OWN_METHOD = "own method"
 """The verification method is the user's own, and what it promises was not tested here."""
 OTHER_DRAFTS = "unrounded drafts"
@@ -43,7 +46,9 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     kept = "" if promise is Guarantee.lossless else promise.value
     drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
     own = OWN_METHOD if "verification.method" in cell.imported else ""
-    return tuple(label for label in (kept, own, drafts, weights) if label)
+    rounded = FP8_WEIGHTS if cell.backend.weight_dtype == "fp8" else ""
+    cache = FP8_CACHE if cell.backend.kv_cache_dtype == "fp8" else ""
+    return tuple(label for label in (kept, own, drafts, weights, rounded, cache) if label)
 
 
 def weights_label(target: str, drafter: str) -> str:

@@ -25,6 +25,8 @@ _ADDED_LATER = (
     "server.max_running",
     "server.num_waiting",
     "backend.prompt_tokens_beside_rounds",
+    "backend.weight_dtype",
+    "backend.kv_cache_dtype",
     "decoding.logprobs",
     "decoding.logprobs_mode",
     "measurement.multi_draft_terms",

@@ -195,6 +195,11 @@ class BackendConfig:
     """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
     dtype: str = "auto"
     """float32, bfloat16, float16; auto is float32 on a CPU and the checkpoint's dtype on a GPU."""
+    weight_dtype: str = "auto"
+    """auto is dtype; fp8 rounds the projections of the target's layers to 8 bits (e4m3, a scale an output): another
+    target, with a baseline of its own. Llama and Qwen3 alone."""
+    kv_cache_dtype: str = "auto"
+    """auto is dtype; fp8 rounds keys and values to 8 bits (e4m3), the drafter's too. Not for latent attention."""
     max_concurrency: int = 16
     """Slots: requests in flight at most."""
     max_length: int | None = None
@@ -215,6 +220,8 @@ class BackendConfig:
             "auto, float32, bfloat16 or float16",
             self.dtype,
         )
+        for name in ("weight_dtype", "kv_cache_dtype"):
+            require(getattr(self, name) in ("auto", "fp8"), f"backend.{name}", "auto or fp8", getattr(self, name))
         is_device = re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device) is not None
         require(is_device, "backend.device", "auto, cpu, cuda or cuda:N", self.device)
         require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)

@@ -149,7 +149,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with backend=server that starts a server, and not with server.url",
     ),
     (
-        tuple(f"backend.{name}" for name in ("max_length", "fused", "graphs")),
+        tuple(f"backend.{name}" for name in ("max_length", "weight_dtype", "kv_cache_dtype", "fused", "graphs")),
         lambda view: not view.is_served,
         "with backend=local; what serves says this itself",
     ),

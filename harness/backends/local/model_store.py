@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from harness.drafters.registry import LoadedHead, load_head
+from harness.models.fp8_linear import FP8
 from harness.models.meta import META
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
@@ -18,7 +19,7 @@ from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.sections import BackendConfig
 
 
-def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None) -> TargetModel:
+def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None, in_fp8: bool) -> TargetModel:
     name, revision, trusted = config.name, config.revision, config.trust_remote_code
     if config.weights is Weights.random:
         return random_target(
@@ -29,8 +30,21 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
             revision=revision,
             trust_remote_code=trusted,
             name=name,
+            in_fp8=in_fp8,
         )
-    return load_target(config.path, device=device, dtype=dtype, revision=revision, trust_remote_code=trusted, name=name)
+    return load_target(
+        config.path,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        trust_remote_code=trusted,
+        name=name,
+        in_fp8=in_fp8,
+    )
+
+
+FP8_CAPABILITY = (8, 9)
+"""Of the first GPUs that convert e4m3."""
 
 
 class Fusion(Enum):
@@ -61,9 +75,17 @@ class Models:
     """
 
     def __init__(
-        self, config: TargetConfig, device: torch.device, dtype: torch.dtype | None, fusion: Fusion = Fusion.no
+        self,
+        config: TargetConfig,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        fusion: Fusion = Fusion.no,
+        has_fp8_weights: bool = False,
+        has_fp8_cache: bool = False,
     ) -> None:
         self.device = device
+        self._has_fp8_weights = has_fp8_weights
+        self._has_fp8_cache = has_fp8_cache
         self._config = config
         self._dtype = dtype
         self._fusion = fusion
@@ -73,7 +95,9 @@ class Models:
     @property
     def target(self) -> TargetModel:
         if self._target is None:
-            target = _target(self._config, self.device, self._dtype)
+            target = _target(self._config, self.device, self._dtype, self._has_fp8_weights)
+            if self._has_fp8_cache:
+                _keep_in_fp8(target)
             lay_out(target.causal_lm)
             self._fuse(target)
             self._target = target
@@ -85,6 +109,8 @@ class Models:
         if key not in self._heads:
             loaded = load_head(config, self.target)
             if loaded is not None:
+                if self._has_fp8_cache and isinstance(loaded.head, TargetModel):
+                    _keep_in_fp8(loaded.head)
                 lay_out(loaded.module)
                 self._fuse(loaded.head)
             self._heads[key] = loaded
@@ -128,15 +154,31 @@ class ModelStore:
     def models(self, config: TargetConfig, backend: BackendConfig) -> StoredModels:
         """The models for a target, those already held if it is the same; another target takes their place at once, so
         that their memory is free before the next ones are counted."""
-        key = (*astuple(config), backend.device, backend.dtype, backend.fused)
+        in_fp8 = backend.weight_dtype == "fp8", backend.kv_cache_dtype == "fp8"
+        key = (*astuple(config), backend.device, backend.dtype, backend.fused, *in_fp8)
         if self._models is None or key != self._key:
             self._models = None
             device = resolve_device(backend.device)
             dtype = resolve_dtype(backend.dtype, device)
             fusion = Fusion.of(backend.fused, device)
-            self._models = StoredModels(*(Models(config, each, dtype, fusion) for each in (META, device)))
+            self._models = StoredModels(*(Models(config, each, dtype, fusion, *in_fp8) for each in (META, device)))
             self._key = key
         return self._models
+
+
+def _keep_in_fp8(model: TargetModel) -> None:
+    """Let caches of a model, and of heads on it, hold 8 bits. Raises ValueError where attention cannot read them."""
+    expected = "backend.kv_cache_dtype=fp8: expected"
+    if model.has_latent_attention:
+        raise ValueError(
+            f"{expected} keys and values of heads, found the latents of {model.name}; use backend.kv_cache_dtype=auto"
+        )
+    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < FP8_CAPABILITY:
+        found = ".".join(map(str, torch.cuda.get_device_capability(model.device)))
+        raise ValueError(
+            f"{expected} a GPU of compute capability 8.9 or higher, found {found}; use backend.kv_cache_dtype=auto"
+        )
+    model.cache_dtype = FP8
 
 
 def _head_key(config: DrafterConfig) -> tuple[object, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.models.fp8_linear import FP8
+
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -35,7 +37,8 @@ def place_for(out: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tenso
 
 
 def check_cache(keys: Tensor, values: Tensor, dtype: torch.dtype) -> None:
-    """Raises ValueError unless keys and values are [S, Hk, C, D] of one layout, their heads' components together.
+    """Raises ValueError unless keys and values are [S, Hk, C, D] of one layout, their heads' components together, and
+    of a type or rounded to 8 bits.
 
     D must be a power of two, because tiles of a kernel are.
     """
@@ -44,8 +47,8 @@ def check_cache(keys: Tensor, values: Tensor, dtype: torch.dtype) -> None:
             f"keys and values must be [S, Hk, C, D] with the same strides, the last 1; found {list(keys.shape)} with "
             f"strides {keys.stride()} and {list(values.shape)} with {values.stride()}"
         )
-    if keys.dtype != dtype or values.dtype != dtype:
-        raise ValueError(f"keys and values must be {dtype}, found {keys.dtype} and {values.dtype}")
+    if keys.dtype not in (dtype, FP8) or values.dtype != keys.dtype:
+        raise ValueError(f"keys and values must be {dtype} or {FP8}, found {keys.dtype} and {values.dtype}")
     width = keys.shape[3]
     if width < 2 or width & (width - 1):
         raise ValueError(f"heads must have a width that is a power of two, found {width}; use the layer unfused")

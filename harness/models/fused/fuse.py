@@ -10,12 +10,13 @@ no joint weight is left behind that goes stale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from harness.models.decoder_layer import LAYER_NAMES, LENGTH_DEPENDENT_ROPE, is_of
+from harness.models.fp8_linear import FP8, Fp8Linear
 from harness.models.fused.checks import DTYPES
 from harness.models.latent_attention import LatentAttention
 
@@ -71,7 +72,7 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
         obstacle = packing_obstacle(projections)
         if obstacle is not None:
             yield obstacle
-    dtypes = {parameter.dtype for parameter in layer.parameters()}
+    dtypes = {parameter.dtype for parameter in layer.parameters()} - {FP8}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         yield f"its weights are {', '.join(sorted(map(str, dtypes)))}, not all of one of {', '.join(map(str, DTYPES))}"
     if any(parameter.requires_grad for parameter in layer.parameters()):
@@ -110,23 +111,23 @@ def _rope_obstacles(rotary: Any) -> Iterator[str]:
         yield f"the angles of its RoPE ({rotary.rope_type}) depend on the longest sequence"
 
 
-def query_key_value(attention: Any) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+def query_key_value(attention: Any) -> tuple[Any, Any, Any]:
     """The projections that an attention module applies to its input."""
     return attention.q_proj, attention.k_proj, attention.v_proj
 
 
-def latent_projections(attention: Any) -> tuple[nn.Linear, nn.Linear]:
+def latent_projections(attention: Any) -> tuple[Any, Any]:
     """The projections that latent attention applies to its input; queries may have no latent."""
     queries = attention.q_a_proj if hasattr(attention, "q_a_proj") else attention.q_proj
     return queries, attention.kv_a_proj_with_mqa
 
 
-def gate_and_up(mlp: Any) -> tuple[nn.Linear, nn.Linear]:
+def gate_and_up(mlp: Any) -> tuple[Any, Any]:
     """The projections that a gated MLP applies to its input."""
     return mlp.gate_proj, mlp.up_proj
 
 
-def joint_projections(layer: Any) -> tuple[tuple[nn.Linear, ...], tuple[nn.Linear, ...]]:
+def joint_projections(layer: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The projections of a decoder layer that share a weight: of its attention, and of its MLP or shared experts."""
     attention, mlp = layer.self_attn, layer.mlp
     is_latent = hasattr(attention, "kv_a_proj_with_mqa")
@@ -143,21 +144,22 @@ def pack_layer(layer: Any) -> None:
         pack(projections)
 
 
-def pack(projections: Sequence[nn.Linear]) -> None:
-    """Lay the weights of projections together, and their biases; raises ValueError when they do not fit."""
+def pack(projections: Sequence[Any]) -> None:
+    """Lay weights of projections together, their biases, their scales; raises ValueError when they do not fit."""
     obstacle = packing_obstacle(projections)
     if obstacle is not None:
         raise ValueError(f"expected projections that fit one weight, found that {obstacle}; use the layer unfused")
-    _lay_together([projection.weight for projection in projections])
-    if projections[0].bias is not None:
-        _lay_together([projection.bias for projection in projections])
+    for parts in _parts(projections):
+        if parts is not None:
+            _lay_together(parts)
 
 
 def packing_obstacle(projections: Sequence[Any]) -> str | None:
     """Why projections cannot share one weight; None if they can."""
-    if any(type(projection) is not nn.Linear for projection in projections):
-        kinds = {type(projection).__name__ for projection in projections} - {nn.Linear.__name__}
-        return f"a projection is no plain Linear but {', '.join(sorted(kinds))}"
+    kinds = {type(projection) for projection in projections}
+    if kinds not in ({nn.Linear}, {Fp8Linear}):
+        others = {kind.__name__ for kind in kinds} - {nn.Linear.__name__}
+        return f"a projection is no plain Linear but {', '.join(sorted(others))}"
     layouts = {(item.in_features, item.weight.dtype, item.weight.device) for item in projections}
     if len(layouts) > 1:
         return f"projections differ in input size, type or device: {sorted(map(str, layouts))}"
@@ -166,24 +168,51 @@ def packing_obstacle(projections: Sequence[Any]) -> str | None:
     return None
 
 
-def packed(projections: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """The joint weight and bias of packed projections, as views.
+class Packed(NamedTuple):
+    """What the fused operations take of projections."""
 
-    Returns:
-        Weight [sum of output sizes, input size]; bias [sum of output sizes], or None.
+    weight: Tensor
+    """[sum of output sizes, input size]."""
+    bias: Tensor | None
+    """[sum of output sizes]."""
+    scales: Tensor | None
+    """[sum of output sizes] float32, where the weight takes 8 bits."""
+
+    def rows_from(self, first: int) -> Packed:
+        """Without the outputs before one of them."""
+        bias, scales = (None if part is None else part[first:] for part in (self.bias, self.scales))
+        return Packed(self.weight[first:], bias, scales)
+
+
+def packed(projections: Sequence[Any]) -> Packed:
+    """The joint weight, bias and scales of packed projections, as views; a single one is always packed.
 
     Raises:
         ValueError: they are not packed, or not any longer.
     """
-    weight, bias = _joint([projection.weight for projection in projections]), None
-    if projections[0].bias is not None:
-        bias = _joint([projection.bias for projection in projections])
-    if weight is None or (projections[0].bias is not None and bias is None):
+    weights, biases, scales = _parts(projections)
+    bias, scale = (None if parts is None else _joined(parts) for parts in (biases, scales))
+    return Packed(_joined(weights), bias, scale)
+
+
+def _joined(parameters: Sequence[Tensor]) -> Tensor:
+    joint = parameters[0].detach() if len(parameters) == 1 else _joint(parameters)
+    if joint is None:
         raise ValueError(
             "expected projections whose weights lie together, found them apart; call pack_layer() after the layer has "
             "been loaded, copied or moved"
         )
-    return weight, bias
+    return joint
+
+
+def _parts(projections: Sequence[Any]) -> tuple[list[Tensor], list[Tensor] | None, list[Tensor] | None]:
+    """Weights, biases and scales of projections; None for what they do not have."""
+    first = projections[0]
+    return (
+        [projection.weight for projection in projections],
+        None if first.bias is None else [projection.bias for projection in projections],
+        [projection.scales for projection in projections] if isinstance(first, Fp8Linear) else None,
+    )
 
 
 # A parameter is an ordinary tensor, which cannot become a view of one made in inference mode.

@@ -90,8 +90,9 @@ def attend(
         layer: its self_attn is packed.
         states: [R, T, H], or as wide as its projections read: [R, T, 2 H] of an EAGLE-3 head.
         table: [C', D] float32 of rope_table, C' at least C.
-        keys, values: [S, Hk, C, D], the layer's part of a slot cache; the rows' keys and values are written there. Of
-            latent attention the keys are [S, 1, C, L + P], and the values are not looked at.
+        keys, values: [S, Hk, C, D], the layer's part of a slot cache, of the states' type or rounded to 8 bits; the
+            rows' keys and values are written there. Of latent attention the keys are [S, 1, C, L + P], and the values
+            are not looked at.
         slots: [R] int64. starts: [R] int64, the place of each row's first token, and its position in a chain.
         tree: where tokens are nodes of trees.
         groups: rows that are read together; None where each stands alone.
@@ -109,7 +110,9 @@ def attend(
         return attend_to_latents(attention, states, table, keys, slots, starts, operations.name, groups)
     qkv = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)), splits=True)
     positions, norms = None if tree is None else tree.positions, _head_norms(attention)
-    queries = operations.rotate_and_store(qkv, table, keys, values, slots, starts, **norms, positions=positions)
+    queries = operations.rotate_and_store(
+        qkv, table, keys, values, slots, starts, **norms, positions=positions, dtype=states.dtype
+    )
     if groups is None:
         attended = operations.slot_attention(queries, keys, values, slots, starts, attention.scaling, tree)
     else:
@@ -118,7 +121,7 @@ def attend(
             operations.slot_attention(
                 call.queries, keys, values, call.slots, call.starts, attention.scaling, call.tree, call.out
             )
-    return operations.linear(attended, attention.o_proj.weight, attention.o_proj.bias, splits=True)
+    return operations.linear(attended, *packed([attention.o_proj]), splits=True)
 
 
 def store_context(
@@ -133,11 +136,10 @@ def store_context(
 ) -> None:
     """Write the keys and values of states that nothing is asked of, [R, T, H]; all else as for attend."""
     attention, operations = layer.self_attn, operations or operations_for(states.device)
-    weight, bias = packed(query_key_value(attention))
     num_query = attention.q_proj.out_features
-    stored = operations.linear(states.flatten(0, 1), weight[num_query:], None if bias is None else bias[num_query:])
+    stored = operations.linear(states.flatten(0, 1), *packed(query_key_value(attention)).rows_from(num_query))
     qkv = functional.pad(stored, (num_query, 0))
-    operations.rotate_and_store(qkv, table, keys, values, slots, starts, **_head_norms(attention))
+    operations.rotate_and_store(qkv, table, keys, values, slots, starts, **_head_norms(attention), dtype=states.dtype)
 
 
 def _head_norms(attention: Any) -> dict[str, Any]:
@@ -157,7 +159,19 @@ def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None,
     if hasattr(mlp, "experts"):
         return expert_feed_forward(mlp, states.flatten(0, 1), operations.name).view(states.shape)
     activated = operations.gated_linear(states, *packed(gate_and_up(mlp)))
-    return operations.linear(activated, mlp.down_proj.weight, mlp.down_proj.bias, splits)
+    return operations.linear(activated, *packed([mlp.down_proj]), splits=splits)
+
+
+def reads_fp8(layer: Any, dtype: torch.dtype) -> bool:
+    """Whether products of few tokens read the 8-bit weights of a packed layer as they are, on a GPU."""
+    from harness.models.fused.skinny_linear import tiling_of
+
+    attention, mlp = layer.self_attn, layer.mlp
+    products = [(query_key_value(attention), False), (gate_and_up(mlp), True)]
+    products += [((projection,), False) for projection in (attention.o_proj, mlp.down_proj)]
+    weights = [(packed(projections).weight, gated) for projections, gated in products]
+    token = {weight: torch.empty(1, weight.shape[1], dtype=dtype, device="meta") for weight, _ in weights}
+    return all(tiling_of(token[weight], weight, gated, may_split=not gated) is not None for weight, gated in weights)
 
 
 def add_norm(
@@ -198,7 +212,8 @@ def attend_to_latents(
     operations = named_operations(name)
     norm, latent_width = attention.kv_a_layernorm, attention.latent_dim
     query_norm = getattr(attention, "q_a_layernorm", None)
-    joint = functional.linear(states.flatten(0, 1), *packed(latent_projections(attention)))
+    weight, bias, _ = packed(latent_projections(attention))
+    joint = functional.linear(states.flatten(0, 1), weight, bias)
     queries = operations.norm_latents(
         joint,
         None if query_norm is None else query_norm.weight,
@@ -246,7 +261,7 @@ def expert_feed_forward(
     if len(states) > MAX_TOKENS:
         return moe(states[None])[0]
     operations, experts = named_operations(name), moe.experts
-    shared, _ = packed(gate_and_up(moe.shared_experts))
+    shared = packed(gate_and_up(moe.shared_experts)).weight
     routing = operations.route_tokens(states, moe.gate.weight, moe.gate.e_score_correction_bias, Choice.of(moe.gate))
     activated = operations.expert_gate_up(states, experts.gate_up_proj, shared, routing)
     results = operations.expert_down(activated, experts.down_proj, moe.shared_experts.down_proj.weight, routing)

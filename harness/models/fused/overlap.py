@@ -13,6 +13,9 @@ Programs that wait take the place of others that could read. Measured on an H200
 in a CUDA graph, one after another and overlapping: 4.43 and 4.51 ms with 16 tokens, 4.80 and 4.60 ms with 64, 5.26 and
 5.07 ms with 96. Bringing weights into the L2 cache before the wait gained nothing with 512 bytes of a row, and cost 0.2
 to 0.5 ms with 2 kB.
+
+Products with weights of 8 bits do not overlap: a layer of Llama-3-8B on an H100 takes 206 us with 64
+tokens where all of its kernels do, and 159 where none does (188 and 195 with weights of bfloat16).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.models.fp8_linear import FP8, dequantized, to_fp8
 from harness.models.fused.checks import check_rows, place_for
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
@@ -31,13 +32,17 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
     return weight * scaled.to(total.dtype), total
 
 
-def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: bool = False) -> Tensor:
+def linear(
+    states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None, splits: bool = False
+) -> Tensor:
     """This one never returns shares."""
+    if scales is not None:
+        weight = dequantized(weight, scales, states.dtype)
     return functional.linear(states, weight, bias)
 
 
-def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return silu_mul(functional.linear(states, weight, bias))
+def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
+    return silu_mul(linear(states, weight, bias, scales))
 
 
 def rotate_and_store(
@@ -51,12 +56,13 @@ def rotate_and_store(
     key_norm: Tensor | None = None,
     eps: float = 0.0,
     positions: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Waits for the device to leave out places beyond the capacity."""
     check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
     if qkv.dim() == 3:
-        qkv = sum(qkv[1:], qkv[0]).to(keys.dtype)
+        qkv = sum(qkv[1:], qkv[0]).to(dtype or keys.dtype)
     num_rows, num_tokens = slots.shape[0], qkv.shape[0] // slots.shape[0]
     # [R, T, Hq + 2 Hk, D]
     heads = qkv.view(num_rows, num_tokens, -1, width)
@@ -68,8 +74,10 @@ def rotate_and_store(
     cosine, sine = table[positions.clamp_max(table.shape[0] - 1)].unsqueeze(2).chunk(2, dim=-1)
     stored = places < capacity
     row_slots = slots[:, None].expand(-1, num_tokens)[stored]
-    keys[row_slots, :, places[stored]] = _rotated(key, key_norm, eps, cosine, sine)[stored]
-    values[row_slots, :, places[stored]] = value[stored]
+    new_keys, new_values = _rotated(key, key_norm, eps, cosine, sine)[stored], value[stored]
+    rounds = keys.dtype is FP8
+    keys[row_slots, :, places[stored]] = to_fp8(new_keys) if rounds else new_keys
+    values[row_slots, :, places[stored]] = to_fp8(new_values) if rounds else new_values
     return _rotated(query, query_norm, eps, cosine, sine)
 
 

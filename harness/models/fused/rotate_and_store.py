@@ -16,7 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_table, check_tensor
+from harness.models.fp8_linear import FP8
+from harness.models.fused.checks import DTYPES, check_cache, check_rows, check_table, check_tensor
 from harness.models.fused.overlap import overlaps
 
 MAX_HEADS = 8
@@ -40,8 +41,26 @@ def _load_halves(token_heads, heads, inside, share_stride, dtype, SHARES: tl.con
 
 
 @triton.jit
-def _store_halves(token_heads, heads, stride, inside, first, second, HALF: tl.constexpr):
+def _to_fp8(values):
+    """uint8 of e4m3, as harness.models.fp8_linear.to_fp8 rounds: ties to even, and no more than the largest."""
+    wide = values.to(tl.float32)
+    size = tl.minimum(tl.abs(wide), 448.0)
+    bits = size.to(tl.uint32, bitcast=True)
+    # 20 of 23 bits of the fraction are rounded away; the exponent's bias is 7 where it was 127
+    rounded = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - (120 << 3)
+    # below 2^-6 in steps of 2^-9, which are the last bits of floats from 2^14 on
+    steps = (size + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    code = tl.where(size < 0.015625, steps, rounded)
+    # what is no number stays none
+    code = tl.where(tl.abs(wide) <= float("inf"), code, 0x7F)
+    return (code | (wide.to(tl.uint32, bitcast=True) >> 24 & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def _store_halves(token_heads, heads, stride, inside, first, second, HALF: tl.constexpr, IN_FP8: tl.constexpr):
     """Write both halves of some heads, which lie `stride` apart."""
+    if IN_FP8:
+        first, second = _to_fp8(first), _to_fp8(second)
     at = token_heads + heads.to(tl.int64)[:, None] * stride + tl.arange(0, HALF)[None, :]
     tl.store(at, first, mask=inside[:, None])
     tl.store(at + HALF, second, mask=inside[:, None])
@@ -92,6 +111,7 @@ def _rotate_and_store_kernel(
     HALF: tl.constexpr,
     HEADS: tl.constexpr,
     SHARES: tl.constexpr,  # P; 1 where there are none
+    IN_FP8: tl.constexpr,  # keys and values, which are given as uint8
     OVERLAPS: tl.constexpr,
 ):
     if OVERLAPS:
@@ -116,7 +136,7 @@ def _rotate_and_store_kernel(
         first, second = _load_halves(token_heads, heads, inside, share_stride, dtype, SHARES, HALF)
         first, second = _turn(first, second, query_norm, eps, angles, position < num_positions, HALF)
         token_queries = queries + token * (QUERY_HEADS * 2 * HALF)
-        _store_halves(token_queries, heads, 2 * HALF, inside, first, second, HALF)
+        _store_halves(token_queries, heads, 2 * HALF, inside, first, second, HALF, False)
     else:
         block -= QUERY_BLOCKS
         heads = block % KEY_BLOCKS * HEADS + tl.arange(0, HEADS)
@@ -127,11 +147,11 @@ def _rotate_and_store_kernel(
         if block < KEY_BLOCKS:
             first, second = _load_halves(token_keys, heads, inside, share_stride, dtype, SHARES, HALF)
             first, second = _turn(first, second, key_norm, eps, angles, position < num_positions, HALF)
-            _store_halves(keys + place, heads, head_stride, stored, first, second, HALF)
+            _store_halves(keys + place, heads, head_stride, stored, first, second, HALF, IN_FP8)
         else:
             token_values = token_keys + KEY_HEADS * 2 * HALF
             first, second = _load_halves(token_values, heads, inside, share_stride, dtype, SHARES, HALF)
-            _store_halves(values + place, heads, head_stride, stored, first, second, HALF)
+            _store_halves(values + place, heads, head_stride, stored, first, second, HALF, IN_FP8)
 
 
 def rotate_and_store(
@@ -145,6 +165,7 @@ def rotate_and_store(
     key_norm: Tensor | None = None,
     eps: float = 0.0,
     positions: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Take a joint projection apart: rotate queries and keys, store keys and values at their slots and positions.
 
@@ -152,21 +173,23 @@ def rotate_and_store(
 
     Args:
         qkv: [N, (Hq + 2 Hk) * D] bfloat16, float16 or float32, without gaps: queries, keys, values of each token; or
-            [P, N, (Hq + 2 Hk) * D] float32, shares that are summed in order and rounded to the type of the keys.
+            [P, N, (Hq + 2 Hk) * D] float32, shares that are summed in order and rounded to the type.
         table: [C', D] float32 of harness.models.fused.rope_table, with at least C positions.
-        keys, values: [S, Hk, C, D], written at (slots[r], :, starts[r] + t). A position beyond the capacity is not
-            written, and what its query returns has no meaning.
+        keys, values: [S, Hk, C, D] of the type or rounded to 8 bits, written at (slots[r], :, starts[r] + t). A
+            position beyond the capacity is not written, and what its query returns has no meaning.
         slots: [R] int64 in [0, S); rows that share a slot and a position (padding) leave either's values there.
         starts: [R] int64, 0 or more.
         query_norm, key_norm: [D] weights of a norm of each head; both or neither.
         eps: of those norms.
         positions: [R, T] int64 to rotate by, where they are not the places, starts[r] + t.
+        dtype: the type; None for that of the keys.
 
     Returns:
         The rotated queries, [R, T, Hq, D].
     """
-    dtype, shared = keys.dtype, qkv.dim() == 3
-    check_dtype("keys", keys)
+    dtype, shared, in_fp8 = dtype or keys.dtype, qkv.dim() == 3, keys.dtype is FP8
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be bfloat16, float16 or float32, found {dtype}; say it beside keys of 8 bits")
     check_cache(keys, values, dtype if shared else qkv.dtype)
     check_rows(slots, starts)
     _, num_key_heads, capacity, width = keys.shape
@@ -191,8 +214,8 @@ def rotate_and_store(
         query_norm=query_norm,
         key_norm=key_norm,
         queries=queries,
-        keys=keys,
-        values=values,
+        keys=keys.view(torch.uint8) if in_fp8 else keys,
+        values=values.view(torch.uint8) if in_fp8 else values,
         slots=slots,
         starts=starts,
         positions=positions,
@@ -208,6 +231,7 @@ def rotate_and_store(
         HALF=width // 2,
         HEADS=heads,
         SHARES=len(qkv) if shared else 1,
+        IN_FP8=in_fp8,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
         num_warps=max(1, heads * width // COMPONENTS_PER_WARP),

@@ -3,6 +3,9 @@
     linear        y = x W^T + bias
     gated_linear  y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
 
+W may take 8 bits (harness.models.fp8_linear): it is widened to the type of the states when it has been read, and its
+rows' scales multiply the sums.
+
 Such a product takes as long as its weight takes to be read. Rows of the weight are shared out evenly over programs, as
 many for each multiprocessor; a tile has more rows than a program's share, and rows beyond it are not read. Where that
 would leave a program few rows beside the tokens that it reads too, components of the tokens are shared out as well, and
@@ -22,10 +25,12 @@ from torch import Tensor
 from torch.nn import functional
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from harness.models.fp8_linear import FP8
 from harness.models.fused.checks import check_tensor
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
 from harness.models.fused.tilings import MIN_TOKENS, MULTIPROCESSORS, Tiling, tiling_for
+from harness.models.fused.widen import widen
 
 MEASURED_CAPABILITY = (9, 0)
 """Of the H200 that tilings were measured on; with its number of multiprocessors, an H100's too (SXM). On other GPUs all
@@ -46,7 +51,8 @@ def _multiply(tile, up_tile, state, product, gate, GATED: tl.constexpr):
 @triton.jit
 def _store_tile(
     result,  # [N, OUT] of a share
-    weight,  # for its type
+    dtype,  # of the states
+    scales,  # [OUT or 2 OUT] float32 of a weight of 8 bits, or None
     bias,  # [OUT or 2 OUT] of the type, or None
     product,  # [BLOCK_OUT, TOKENS] float32
     gate,  # as product; read where GATED
@@ -59,7 +65,11 @@ def _store_tile(
     GATED: tl.constexpr,
 ):
     """Write a tile, and where there is a gate what follows it, rounded where transformers rounds."""
-    dtype = weight.dtype.element_ty
+    if scales is not None:
+        up_scales = scales + out_features if GATED else scales
+        product *= tl.load(up_scales + rows, mask=inside, other=0.0)[:, None]
+        if GATED:
+            gate *= tl.load(scales + rows, mask=inside, other=0.0)[:, None]
     if bias is not None:
         up_bias = bias + out_features if GATED else bias
         product += tl.load(up_bias + rows, mask=inside & adds_bias, other=0.0).to(tl.float32)[:, None]
@@ -74,10 +84,20 @@ def _store_tile(
     tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split"])
+@triton.jit
+def _load_tile(rows, at, inside, dtype, IN_FP8: tl.constexpr):
+    """A tile of the weight, in the type of the states."""
+    tile = tl.load(rows[:, None] + at, mask=inside[:, None], other=0)
+    if IN_FP8:
+        tile = tile.to(tl.float8e4nv, bitcast=True).to(dtype)
+    return tile
+
+
+@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split", "num_token_blocks"])
 def _skinny_linear_kernel(
     states,  # [N, IN]
     weight,  # [OUT, IN]; [2 OUT, IN] where GATED
+    scales,  # [OUT] or [2 OUT] float32 of a weight of 8 bits, which is given as uint8; else None
     bias,  # [OUT] or [2 OUT], None for none
     result,  # [P, N, OUT]
     num_tokens,  # N
@@ -85,6 +105,7 @@ def _skinny_linear_kernel(
     out_features,  # OUT
     rows_per_program,
     steps_per_split,
+    num_token_blocks,
     TOKENS: tl.constexpr,
     MORE_TOKENS: tl.constexpr,
     HAS_MORE: tl.constexpr,
@@ -97,9 +118,13 @@ def _skinny_linear_kernel(
     if OVERLAPS:
         gdc_launch_dependents()
         gdc_wait()
+    IN_FP8: tl.constexpr = scales is not None
+    dtype = states.dtype.element_ty
     split = tl.program_id(1)
+    # blocks of tokens that read the same rows of the weight follow one another
+    first_token = tl.program_id(0) % num_token_blocks * (TOKENS + HAS_MORE * MORE_TOKENS)
     lanes, columns = tl.arange(0, BLOCK_OUT), tl.arange(0, BLOCK_IN)
-    first_row = tl.program_id(0) * rows_per_program
+    first_row = tl.program_id(0) // num_token_blocks * rows_per_program
     rows = first_row + lanes
     inside = (lanes < rows_per_program) & (rows < out_features)
     first_step = split * steps_per_split
@@ -107,16 +132,17 @@ def _skinny_linear_kernel(
     in_rows = weight + rows.to(tl.int64) * in_features
     # Rows of up lie behind those of the gate.
     behind = tl.cast(out_features, tl.int64) * in_features
-    tokens, more_tokens = tl.arange(0, TOKENS), TOKENS + tl.arange(0, MORE_TOKENS)
+    tokens = first_token + tl.arange(0, TOKENS)
+    more_tokens = first_token + TOKENS + tl.arange(0, MORE_TOKENS)
     product = tl.zeros((BLOCK_OUT, TOKENS), tl.float32)
     more_product = tl.zeros((BLOCK_OUT, MORE_TOKENS), tl.float32)
     gate, more_gate = product, more_product
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         at = (step * BLOCK_IN + columns)[None, :]
-        tile = tl.load(in_rows[:, None] + at, mask=inside[:, None], other=0.0)
+        tile = _load_tile(in_rows, at, inside, dtype, IN_FP8)
         up_tile = tile
         if GATED:
-            up_tile = tl.load((in_rows + behind)[:, None] + at, mask=inside[:, None], other=0.0)
+            up_tile = _load_tile(in_rows + behind, at, inside, dtype, IN_FP8)
         in_states = states + tokens[:, None] * in_features + at
         state = tl.load(in_states, mask=(tokens < num_tokens)[:, None], other=0.0)
         product, gate = _multiply(tile, up_tile, tl.trans(state), product, gate, GATED)
@@ -128,12 +154,13 @@ def _skinny_linear_kernel(
     first_split = split == 0
     to_share = result + split.to(tl.int64) * num_tokens * out_features
     _store_tile(
-        to_share, weight, bias, product, gate, rows, inside, tokens, num_tokens, out_features, first_split, GATED
+        to_share, dtype, scales, bias, product, gate, rows, inside, tokens, num_tokens, out_features, first_split, GATED
     )
     if HAS_MORE:
         _store_tile(
             to_share,
-            weight,
+            dtype,
+            scales,
             bias,
             more_product,
             more_gate,
@@ -147,12 +174,15 @@ def _skinny_linear_kernel(
         )
 
 
-def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: bool = False) -> Tensor:
+def linear(
+    states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None, splits: bool = False
+) -> Tensor:
     """A linear projection, as torch.nn.functional.linear; shapes that it is no faster at go there.
 
     Args:
         states: [..., IN] bfloat16, float16 or float32.
-        weight: [OUT, IN] of the same type. bias: [OUT], or None.
+        weight: [OUT, IN] of the same type, or of 8 bits. bias: [OUT], or None.
+        scales: [OUT] float32 of a weight of 8 bits; None for others.
         splits: whether shares may be returned.
 
     Returns:
@@ -161,16 +191,17 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, splits: b
     """
     tiling = tiling_of(states, weight, gated=False, may_split=splits)
     if tiling is None:
-        return functional.linear(states, weight, bias)
-    return launch(states, weight, bias, tiling, gated=False)
+        return functional.linear(states, weight if scales is None else widen(weight, scales, states.dtype), bias)
+    return launch(states, weight, bias, tiling, gated=False, scales=scales)
 
 
-def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
     """silu(gate) * up, both of them linear projections of the states with one weight.
 
     Args:
         states: [..., IN] bfloat16, float16 or float32.
-        weight: [2 I, IN] of the same type: rows of the gate, then those of up. bias: [2 I], or None.
+        weight: [2 I, IN] of the same type, or of 8 bits: rows of the gate, then those of up. bias: [2 I], or None.
+        scales: [2 I] float32 of a weight of 8 bits; None for others.
 
     Returns:
         [..., I]. Rounded where LlamaMLP of transformers rounds: both projections, silu(gate), the product.
@@ -182,18 +213,21 @@ def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
         raise ValueError(f"weight must be [2 I, IN], found {list(weight.shape)}; lay gate and up together")
     tiling = tiling_of(states, weight, gated=True, may_split=False)
     if tiling is None:
-        projected = functional.linear(states, weight, bias)
+        projected = functional.linear(states, weight if scales is None else widen(weight, scales, states.dtype), bias)
         return silu_mul(projected.view(-1, weight.shape[0])).view(*states.shape[:-1], -1)
-    return launch(states, weight, bias, tiling, gated=True)
+    return launch(states, weight, bias, tiling, gated=True, scales=scales)
 
 
 def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> Tiling | None:
     """How to run the kernel; None where torch runs."""
-    if weight.dtype not in (torch.bfloat16, torch.float16):
+    dtype = states.dtype if weight.dtype is FP8 else weight.dtype
+    if dtype not in (torch.bfloat16, torch.float16):
         return None
     if weight.device.type != "cpu" and not is_as_measured(weight.device):
         return None
-    return tiling_for(states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split)
+    return tiling_for(
+        states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split, weight.dtype is FP8
+    )
 
 
 @cache
@@ -205,11 +239,13 @@ def is_as_measured(device: torch.device) -> bool:
     return (found.major, found.minor) == MEASURED_CAPABILITY and found.multi_processor_count == MULTIPROCESSORS
 
 
-def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, gated: bool) -> Tensor:
+def launch(
+    states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, gated: bool, scales: Tensor | None = None
+) -> Tensor:
     """Run the kernel as a tiling says.
 
     Args:
-        states, weight, bias: as those of linear, or of gated_linear.
+        states, weight, bias, scales: as those of linear, or of gated_linear.
         tiling: its block_in must divide IN.
         gated: the rows are a gate's and those of up.
 
@@ -218,20 +254,25 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
     """
     in_features, out_features = weight.shape[1], weight.shape[0] // (2 if gated else 1)
     states = states.contiguous()
-    check_tensor("states", states, (*states.shape[:-1], in_features), weight.dtype)
-    check_tensor("weight", weight, weight.shape, weight.dtype)
+    check_tensor("states", states, (*states.shape[:-1], in_features), states.dtype)
+    check_tensor("weight", weight, weight.shape, states.dtype if scales is None else FP8)
     if bias is not None:
-        check_tensor("bias", bias, (weight.shape[0],), weight.dtype)
+        check_tensor("bias", bias, (weight.shape[0],), states.dtype)
+    if scales is not None:
+        check_tensor("scales", scales, (weight.shape[0],), torch.float32)
+        weight = weight.view(torch.uint8)
     num_tokens = states.shape[:-1].numel()
     split = tiling.num_splits > 1
     shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
     result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
-    starts_early = overlaps(num_tokens)
-    _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows), tiling.num_splits)](
+    num_token_blocks = triton.cdiv(num_tokens, first + more)
+    starts_early = overlaps(num_tokens) and scales is None
+    _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows) * num_token_blocks, tiling.num_splits)](
         states=states,
         weight=weight,
+        scales=scales,
         bias=bias,
         result=result,
         num_tokens=num_tokens,
@@ -239,6 +280,7 @@ def launch(states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, 
         out_features=out_features,
         rows_per_program=tiling.rows,
         steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
+        num_token_blocks=num_token_blocks,
         TOKENS=first,
         MORE_TOKENS=max(MIN_TOKENS, more),
         HAS_MORE=more > 0,

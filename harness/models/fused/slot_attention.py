@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from harness.models.fp8_linear import FP8
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor, place_for
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
@@ -78,6 +79,15 @@ def _load_nodes_seen(seen, tokens, inside):
 
 
 @triton.jit
+def _load_cached(cached, at, held, dtype, IN_FP8: tl.constexpr):
+    """Keys or values, in the type of the queries."""
+    found = tl.load(cached + at, mask=held, other=0)
+    if IN_FP8:
+        found = found.to(tl.float8e4nv, bitcast=True).to(dtype)
+    return found
+
+
+@triton.jit
 def _is_seen(places, last_seen, nodes_seen, first_node, IS_TREE: tl.constexpr):
     """[queries, places] bool: places up to a query's own; of trees those before the tree and the nodes of its mask."""
     if IS_TREE:
@@ -117,6 +127,7 @@ def _slot_attention_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    IN_FP8: tl.constexpr,  # keys and values, which are given as uint8
     OVERLAPS: tl.constexpr,
 ):
     if OVERLAPS:
@@ -151,7 +162,7 @@ def _slot_attention_kernel(
             at = first_key + places.to(tl.int64)[:, None] * position_stride + columns[None, :]
             # What lies beyond the end is never read: a weight of 0 would not hide a NaN there.
             held = (places < end)[:, None] & (columns < WIDTH)[None, :]
-            key = tl.load(keys + at, mask=held, other=0.0)
+            key = _load_cached(keys, at, held, query.dtype, IN_FP8)
             exponents = tl.dot(query, tl.trans(key), input_precision="ieee") * exponent_scale
             is_seen = _is_seen(places, last_seen, nodes_seen, first_node, seen is not None)
             exponents = tl.where(is_seen, exponents, -float("inf"))
@@ -161,7 +172,7 @@ def _slot_attention_kernel(
             weights = tl.exp2(exponents - reference[:, None])
             shrink = tl.exp2(maximum - reference)
             sums = sums * shrink + tl.sum(weights, axis=1)
-            value = tl.load(values + at, mask=held, other=0.0)
+            value = _load_cached(values, at, held, query.dtype, IN_FP8)
             result = tl.dot(weights.to(value.dtype), value, result * shrink[:, None], input_precision="ieee")
             maximum = higher
 
@@ -214,8 +225,8 @@ def slot_attention(
 
     Args:
         queries: [R, T, Hq, D] bfloat16, float16 or float32, without gaps.
-        keys, values: [S, Hk, C, D] of the same type. The rows' own are already there. Positions from starts[r] + T on
-            are never read; a query beyond the capacity sees the whole slot.
+        keys, values: [S, Hk, C, D] of the same type or rounded to 8 bits. The rows' own are already there. Positions
+            from starts[r] + T on are never read; a query beyond the capacity sees the whole slot.
         slots: [R] int64 in [0, S); rows may share a slot.
         starts: [R] int64, 0 or more.
         scaling: factor of the products of queries and keys.
@@ -243,7 +254,7 @@ def slot_attention(
                 f"tree.num_nodes must be from {num_tokens}, the tokens of a row, to {MAX_NODES}, the bits of a mask, "
                 f"found {tree.num_nodes}"
             )
-    group, itemsize = num_heads // num_key_heads, queries.element_size()
+    group, itemsize, in_fp8 = num_heads // num_key_heads, queries.element_size(), keys.dtype is FP8
     budget = BUDGETS[itemsize]
     tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
     attended = place_for(out, (num_rows, num_tokens, num_heads * width), queries)
@@ -251,8 +262,8 @@ def slot_attention(
     starts_early = overlaps(num_rows * num_tokens)
     _slot_attention_kernel[(num_rows * num_key_heads * tiling.num_tiles, tiling.num_splits)](
         queries=queries,
-        keys=keys,
-        values=values,
+        keys=keys.view(torch.uint8) if in_fp8 else keys,
+        values=values.view(torch.uint8) if in_fp8 else values,
         slots=slots,
         starts=starts,
         seen=None if tree is None else tree.seen,
@@ -275,6 +286,7 @@ def slot_attention(
         ROWS=tiling.rows,
         BLOCK=tiling.block,
         STAGES=NUM_STAGES,
+        IN_FP8=in_fp8,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
         num_warps=budget.num_warps,
