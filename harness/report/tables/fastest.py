@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import paired_ratio
-from harness.report.cell_names import CONTEXT, column_name, drafter_name, varying
+from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_suffix, varying
 from harness.report.entries import estimate_number, setting
 from harness.report.missing_values import table_notes
 from harness.report.table import Entry, Table
@@ -82,6 +82,6 @@ def _equals(best: CellResult, cell: CellResult) -> bool:
 
 def _name(cell: CellResult, has_drafters: bool) -> str:
     if cell.is_baseline:
-        return NO_DRAFTS
+        return NO_DRAFTS + label_suffix(cell)
     drafter = f"{drafter_name(cell)}, " if has_drafters else ""
     return f"{drafter}K = {cell['num_speculative_tokens']}, {column_name(cell)}"
