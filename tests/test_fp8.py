@@ -4,6 +4,7 @@ and that a cell with them is one of its own."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -199,6 +200,18 @@ def test_fused_and_unfused_layers_read_the_same_cache(tmp_path):
     assert (exact - outputs[0]).abs().max() > 1e-3
 
 
+@cache
+def store_of(fused: bool, in_fp8: bool) -> ModelStore:
+    return ModelStore()
+
+
+@cache
+def greedy_tokens(drafter, fused, method=VerificationMethod.probabilistic, tree=None, in_fp8=True):
+    config = cell(drafter, method, fused=fused, tree=tree, max_new_tokens=40)
+    backend = replace(config.backend, **IN_FP8) if in_fp8 else config.backend
+    return texts(replace(config, backend=backend), store_of(fused, in_fp8))
+
+
 @pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
 @pytest.mark.parametrize(
     ("drafter", "method", "tree"),
@@ -211,15 +224,9 @@ def test_fused_and_unfused_layers_read_the_same_cache(tmp_path):
 )
 def test_drafts_keep_the_tokens_of_the_rounded_target(drafter, method, tree, fused):
     """At temperature 0: the baseline in 8 bits, and not that of the checkpoint."""
-    store = ModelStore()
-
-    def tokens(kind: DrafterKind, **backend: str):
-        config = cell(kind, method, fused=fused, tree=tree if kind is drafter else None, max_new_tokens=40)
-        return texts(replace(config, backend=replace(config.backend, **backend)), store)
-
-    in_fp8 = tokens(DrafterKind.none, **IN_FP8)
-    assert tokens(drafter, **IN_FP8) == in_fp8
-    assert in_fp8 != tokens(DrafterKind.none)
+    in_fp8 = greedy_tokens(DrafterKind.none, fused)
+    assert greedy_tokens(drafter, fused, method, tree) == in_fp8
+    assert in_fp8 != greedy_tokens(DrafterKind.none, fused, in_fp8=False)
 
 
 def test_a_cell_in_8_bits_is_one_of_its_own():
@@ -229,6 +236,15 @@ def test_a_cell_in_8_bits_is_one_of_its_own():
     assert labels(in_fp8) == ("fp8 weights", "fp8 KV cache") and labels(plain) == ()
     assert determinants(in_fp8) != determinants(plain)
     assert not {"weight_dtype", "kv_cache_dtype"} & set(determinants(plain)["backend"])
+
+
+def test_rounds_that_widen_their_weights_say_so(tmp_path, monkeypatch):
+    target = load_target(save_target_folder(tmp_path / "target", random_causal_lm()), in_fp8=True)
+    # here every round does, and says it once
+    assert target.round_fallbacks(257) == ()
+    monkeypatch.setattr(TargetModel, "widens_fp8", False)
+    assert target.round_fallbacks(256) == ()
+    assert "rounds of more than 256 tokens (here up to 257) widen weights of 8 bits" in target.round_fallbacks(257)[0]
 
 
 @pytest.mark.parametrize("name", ["weight_dtype", "kv_cache_dtype"])

@@ -39,6 +39,7 @@ from harness.models.fp8_linear import Fp8Linear
 from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
+from harness.models.fused.tilings import FP8_MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import linear, run_layers
 from harness.models.llama_config import own_config_class
@@ -134,20 +135,28 @@ class TargetModel:
     @property
     def widens_fp8(self) -> bool:
         """Whether some weights of 8 bits are widened before each product, of few tokens too."""
-        layer = self.causal_lm.model.layers[0]
-        if not isinstance(layer.self_attn.o_proj, Fp8Linear):
+        if not self._has_fp8_weights:
             return False
         if not self.is_fused or self.device.type == "cpu":
             return True
         from harness.models.fused.layer import reads_fp8
 
-        return not reads_fp8(layer, self.dtype)
+        return not reads_fp8(self.causal_lm.model.layers[0], self.dtype)
+
+    @property
+    def _has_fp8_weights(self) -> bool:
+        return isinstance(self.causal_lm.model.layers[0].self_attn.o_proj, Fp8Linear)
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         """The same of rounds of up to so many tokens."""
-        if not self._experts or not self.is_fused or num_tokens <= MAX_TOKENS:
-            return ()
-        return (f"rounds of more than {MAX_TOKENS} tokens (here up to {num_tokens}) run experts unfused",)
+        here, notes = f"(here up to {num_tokens})", []
+        if self._experts and self.is_fused and num_tokens > MAX_TOKENS:
+            notes.append(f"rounds of more than {MAX_TOKENS} tokens {here} run experts unfused")
+        if self._has_fp8_weights and not self.widens_fp8 and num_tokens > FP8_MAX_TOKENS:
+            notes.append(
+                f"rounds of more than {FP8_MAX_TOKENS} tokens {here} widen weights of 8 bits before each product"
+            )
+        return tuple(notes)
 
     @property
     def _experts(self) -> list[Any]:

@@ -27,8 +27,7 @@ us with weights of 8 bits / of bfloat16, as this table has them, on one H100:
     4096, 14336              30.7 / 43.5   34.8 / 46.2   41.3 / 47.8   45.8 / 59.7   63.0 / 60.7   [ 525 / 298]
     28672, 4096              57.7 / 95.5   69.3 / 92.5   83.6 / 93.0   93.7 / 103    166  / 103    [1321 / 614]
 
-With more than 256 tokens they are written out in the type of the states, and torch multiplies; by its bytes that takes
-1.2 times as long as bfloat16 with 2,048 tokens.
+[ ]: not used; beyond 256 tokens weights are written out in the type of the states, and torch multiplies.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ COLUMNS = ((16, 0), (32, 0), (64, 0), (64, 32), (128, 0), (256, 0))
 """Columns of the two products that hold a number of tokens; the second may have none."""
 MIN_TOKENS = COLUMNS[0][0]
 MAX_TOKENS = 96
-"""More tokens go to torch."""
+"""More tokens go to torch, but with weights of 8 bits."""
+FP8_MAX_TOKENS = sum(COLUMNS[-1])
+"""With those, more tokens go to torch."""
 
 
 class Kind(Enum):
@@ -99,9 +100,13 @@ FP8_LINES = {
     Kind.shared: (
         _Line(96, 128, 128, 4, 4, 8, 94),
         _Line(128, 128, 128, 4, 3, 8, 94),
-        _Line(256, 128, 64, 4, 4, 8, 94),
+        _Line(FP8_MAX_TOKENS, 128, 64, 4, 4, 8, 94),
     ),
-    Kind.gated: (_Line(96, 64, 128, 1, 3, 4, 47), _Line(128, 64, 64, 1, 4, 4, 47), _Line(256, 64, 64, 1, 4, 8, 47)),
+    Kind.gated: (
+        _Line(96, 64, 128, 1, 3, 4, 47),
+        _Line(128, 64, 64, 1, 4, 4, 47),
+        _Line(FP8_MAX_TOKENS, 64, 64, 1, 4, 8, 47),
+    ),
     Kind.whole: (),
 }
 """The same for weights of 8 bits; fewer programs share the components where they would not all run at once."""
