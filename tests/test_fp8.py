@@ -1,10 +1,6 @@
-"""Weights, keys and values of 8 bits: how they are rounded, that every way to run them multiplies by the same numbers,
-and that a cell with them is one of its own."""
+"""Weights, keys and values of 8 bits: how they are rounded, and that every way to run them takes the same numbers."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -18,23 +14,17 @@ from harness.models.fused.reference import linear as reference_linear
 from harness.models.fused.reference import rotate_and_store as reference_rotate_and_store
 from harness.models.fused.tilings import Tiling, tiling_for
 from harness.models.target import TargetModel, load_target
-from harness.settings.guarantee import labels
-from harness.settings.identity import determinants
-from harness.settings.models import DrafterKind, TargetConfig, Weights
+from harness.settings.models import TargetConfig, Weights
 from harness.settings.sections import BackendConfig
-from kernels.contract import VerificationMethod
-from kernels.methods import TreeMethod
 from tests.fused_rows import DEVICE, HALF_UNIT, check_attention, normal, rows_of, same
 from tests.kernel_rounds import poisoned_allocations
 from tests.test_fused_rotate_and_store import NUM_TOKENS, SLOTS, STARTS, case, norms_of, table_of
 from tests.test_fused_skinny_linear import EPS, TILINGS, float32_error
-from tests.test_zoo_decoding import cell, texts
 from tests.tiny_models import random_causal_lm, random_tokens, save_target_folder
 
 NUMBERS = torch.arange(256, dtype=torch.uint8).view(FP8).float()
 NUMBERS = NUMBERS[~NUMBERS.isnan()].unique()
 """All that e4m3 holds."""
-IN_FP8 = {"weight_dtype": "fp8", "kv_cache_dtype": "fp8"}
 
 
 def edges() -> Tensor:
@@ -123,6 +113,37 @@ def test_kernel_of_products_equals_its_twin(tiling: Tiling, num_tokens: int, is_
         torch.testing.assert_close(total, expected, rtol=EPS / 2 if tiling.num_splits == 1 else 0, atol=off)
 
 
+def test_kernels_round_and_widen_as_torch_does():
+    """Every number, every middle, what lies next to it, infinity and no number."""
+    from harness.models.fused.rotate_and_store import rotate_and_store
+    from harness.models.fused.widen import widen
+
+    values = torch.cat((edges(), -edges()))
+    values = torch.nn.functional.pad(values, (0, -len(values) % 8)).view(-1, 8).to(DEVICE)
+    # values are stored as they are: queries and keys of nothing beside them
+    qkv = torch.cat((torch.zeros_like(values), torch.zeros_like(values), values), dim=1)
+    cache = torch.zeros(1, 1, len(values), 8, dtype=FP8, device=DEVICE)
+    slots = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    found = cache.clone()
+    rotate_and_store(qkv, table_of(8, len(values)), cache, found, slots, slots, dtype=torch.float32)
+    same(found[0, 0].float(), to_fp8(values).float())
+    codes = torch.arange(256, dtype=torch.uint8, device=DEVICE).view(FP8).view(2, 128)
+    scales = torch.tensor([2.0**-9, 4.0], device=DEVICE)
+    for dtype in (torch.float32, torch.float16):
+        same(widen(codes, scales, dtype), dequantized(codes, scales, dtype))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_read"),
+    [("llama3_8b", True), ("qwen3_8b", True), ("llama3_70b", False), ("llama32_1b", False)],
+)
+def test_sizes_without_a_kernel_are_told(shape, is_read):
+    """Would catch a record that says nothing of weights that are widened."""
+    backend = BackendConfig(device="cpu", dtype="bfloat16", fused=True, weight_dtype="fp8")
+    target = ModelStore().models(TargetConfig(shape=shape, weights=Weights.random), backend).meta_models.target
+    assert target.widens_fp8 is not is_read
+
+
 def test_many_tokens_and_small_products_are_torchs():
     from harness.models.fused.skinny_linear import linear, tiling_of
 
@@ -198,58 +219,3 @@ def test_fused_and_unfused_layers_read_the_same_cache(tmp_path):
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
     exact = load_target(folder).forward(tokens, positions, None).hidden[:, 6:]
     assert (exact - outputs[0]).abs().max() > 1e-3
-
-
-@cache
-def store_of(fused: bool, in_fp8: bool) -> ModelStore:
-    return ModelStore()
-
-
-@cache
-def greedy_tokens(drafter, fused, method=VerificationMethod.probabilistic, tree=None, in_fp8=True):
-    config = cell(drafter, method, fused=fused, tree=tree, max_new_tokens=40)
-    backend = replace(config.backend, **IN_FP8) if in_fp8 else config.backend
-    return texts(replace(config, backend=backend), store_of(fused, in_fp8))
-
-
-@pytest.mark.parametrize("fused", [False, True], ids=["unfused", "fused"])
-@pytest.mark.parametrize(
-    ("drafter", "method", "tree"),
-    [
-        (DrafterKind.eagle3, VerificationMethod.block, None),
-        (DrafterKind.draft_model, VerificationMethod.probabilistic, None),
-        (DrafterKind.eagle, TreeMethod.recursive, "2-1-1"),
-    ],
-    ids=["eagle3", "draft model", "tree"],
-)
-def test_drafts_keep_the_tokens_of_the_rounded_target(drafter, method, tree, fused):
-    """At temperature 0: the baseline in 8 bits, and not that of the checkpoint."""
-    in_fp8 = greedy_tokens(DrafterKind.none, fused)
-    assert greedy_tokens(drafter, fused, method, tree) == in_fp8
-    assert in_fp8 != greedy_tokens(DrafterKind.none, fused, in_fp8=False)
-
-
-def test_a_cell_in_8_bits_is_one_of_its_own():
-    """Its id and its labels; cells from before keep their id."""
-    plain = cell(DrafterKind.eagle)
-    in_fp8 = replace(plain, backend=replace(plain.backend, **IN_FP8))
-    assert labels(in_fp8) == ("fp8 weights", "fp8 KV cache") and labels(plain) == ()
-    assert determinants(in_fp8) != determinants(plain)
-    assert not {"weight_dtype", "kv_cache_dtype"} & set(determinants(plain)["backend"])
-
-
-def test_rounds_that_widen_their_weights_say_so(tmp_path, monkeypatch):
-    target = load_target(save_target_folder(tmp_path / "target", random_causal_lm()), in_fp8=True)
-    # here every round does, and says it once
-    assert target.round_fallbacks(257) == ()
-    monkeypatch.setattr(TargetModel, "widens_fp8", False)
-    assert target.round_fallbacks(256) == ()
-    assert "rounds of more than 256 tokens (here up to 257) widen weights of 8 bits" in target.round_fallbacks(257)[0]
-
-
-@pytest.mark.parametrize("name", ["weight_dtype", "kv_cache_dtype"])
-def test_experts_and_latents_are_refused(name):
-    target = TargetConfig(shape="glm47_flash", weights=Weights.random)
-    backend = BackendConfig(device="cpu", **{name: "fp8"})
-    with pytest.raises(ValueError, match=rf"backend.{name}=fp8: expected .*, found .*use backend.{name}=auto"):
-        _ = ModelStore().models(target, backend).meta_models.target

@@ -43,6 +43,7 @@ def test_settings_without_a_column_are_told_apart(name, values):
     "changes",
     [
         pytest.param([{"decoding__temperature": 0.5}, {"decoding__temperature": 1.0}], id="a column"),
+        pytest.param([{"backend__weight_dtype": "auto"}, {"backend__weight_dtype": "fp8"}], id="rounding"),
         pytest.param([{"verification__method": "typical", "verification__delta": value} for value in (0.1, 0.2)],
                      id="parameters in the name of the method"),
         pytest.param([{"drafter__kind": "ngram", "drafter__ngram_max": value} for value in (3, 4)],

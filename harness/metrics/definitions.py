@@ -119,7 +119,7 @@ LABEL_NOTES = {
         f"{FP8_WEIGHTS}: the projections of the target's layers are rounded to 8 bits (e4m3, a scale for each output). "
         "Lossless means the distribution of that target; a speedup is over a baseline with the same weights."
     ),
-    FP8_CACHE: f"{FP8_CACHE}: keys and values are kept in 8 bits (e4m3), those of drafters and baselines too.",
+    FP8_CACHE: f"{FP8_CACHE}: keys and values, of drafters and baselines too, are kept in 8 bits: another target too.",
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
         "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."

@@ -70,6 +70,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "engine": _engine(record.config),
         "device": setting("device"),
         "dtype": setting("dtype"),
+        "rounding": _rounding(record.config),
         "seed": setting("seed"),
     }
 
@@ -161,6 +162,13 @@ def _plain(value: Any) -> str:
 def _weights(config: Mapping[str, Any]) -> str:
     """Older records do not name the source: it was a checkpoint."""
     return str(config.get("weights", Weights.checkpoint.value))
+
+
+def _rounding(config: Mapping[str, Any]) -> str:
+    """Empty in older records, which have no such settings."""
+    backend = config.get("backend", {})
+    found = {"fp8 weights": backend.get("weight_dtype"), "fp8 KV cache": backend.get("kv_cache_dtype")}
+    return ", ".join(name for name, value in found.items() if value == "fp8")
 
 
 def _constraint(config: Mapping[str, Any]) -> str:

@@ -3,9 +3,9 @@
     w  ->  s q        q = e4m3(w / s),   s the least power of two with max |w| / s <= 448, of each row of the weight
 
 e4m3 is a type with an exponent, so a power of two loses nothing beside any other scale but at the least weights, below
-s / 64, which e4m3 holds with fewer bits. In exchange s q is exact in every type that models run in, and a sum may be
-scaled before or behind it: all implementations multiply by the same numbers. States keep their type; products are those
-of the states with s q.
+s / 64, which e4m3 holds with fewer bits. In exchange s q is exact in float32 and bfloat16, in float16 down to 2^-24: a
+sum may be scaled before or behind it, and all implementations multiply by the same numbers. States keep their type;
+products are those of the states with s q.
 
 Source of e4m3: Micikevicius et al., FP8 formats for deep learning (2022).
 """

@@ -26,8 +26,8 @@ def weights_need(what: str, model: nn.Module, is_there: bool = False) -> Need:
     parameters = list(model.parameters())
     num_bytes = sum(tensor.nbytes for tensor in (*parameters, *model.buffers()))
     num_weights = sum(parameter.numel() for parameter in parameters)
-    dtype = str(parameters[0].dtype).removeprefix("torch.")
-    return Need(f"{num_weights:,} weights of {what} in {dtype}", num_bytes, is_there)
+    dtypes = dict.fromkeys(str(parameter.dtype).removeprefix("torch.") for parameter in parameters)
+    return Need(f"{num_weights:,} weights of {what} in {' and '.join(dtypes)}", num_bytes, is_there)
 
 
 def check_fits(needs: Sequence[Need], device: torch.device, advice: str) -> None:

@@ -49,8 +49,8 @@ from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
 
 WIDENED_NOTE = (
-    "weights of 8 bits are widened before each product, which takes longer than wider weights: layers run unfused, or "
-    "these products have no kernel on this device"
+    "weights of 8 bits are widened before products, which takes longer than wider weights: before all where layers run "
+    "unfused, else before those of sizes that have no kernel on this device"
 )
 
 
@@ -128,6 +128,8 @@ class TargetModel:
         notes = [] if grouped else [EVERY_EXPERT_NOTE]
         if self.widens_fp8:
             notes.append(WIDENED_NOTE)
+        if self.cache_dtype is not None and not self.is_fused:
+            notes.append("caches of 8 bits are widened before attention reads them, because layers run unfused")
         if self.fusion_obstacle is not None:
             notes.append(f"the layers of {self.name} run unfused, because {self.fusion_obstacle}")
         return tuple(notes)

@@ -44,6 +44,7 @@ CONTEXT = (
     "prompt_tokens",
     "max_concurrency",
     "engine",
+    "rounding",
     "other_settings",
     "device",
     "dtype",

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
-from harness.settings.guarantee import RANDOM_WEIGHTS, labels
+from harness.settings.guarantee import FP8_CACHE, FP8_WEIGHTS, RANDOM_WEIGHTS, labels
 
 
 def label(cell: CellConfig) -> str:
     """A cell in a few words."""
-    weights = "".join(f" [{item}]" for item in labels(cell) if RANDOM_WEIGHTS in item)
+    named = [item for item in labels(cell) if RANDOM_WEIGHTS in item or item in (FP8_WEIGHTS, FP8_CACHE)]
+    weights = "".join(f" [{item}]" for item in named)
     weights += f" on {cell.server.engine.value}" if cell.is_served else ""
     if cell.is_baseline:
         return f"baseline T={cell.decoding.temperature:g}{weights}"

@@ -21,7 +21,8 @@ from harness.settings.models import DrafterConfig
 ADVICE = (
     "CUDA graphs, the activations of a forward and rows that wait to be measured come on top. Lower "
     "backend.max_concurrency, decoding.max_new_tokens, backend.max_length or drafting.num_speculative_tokens, take a "
-    "smaller backend.dtype, smaller models or a device with more memory, or end what else runs there."
+    "smaller backend.dtype, backend.weight_dtype=fp8, backend.kv_cache_dtype=fp8, smaller models or a device with more "
+    "memory, or end what else runs there."
 )
 FEWER_CELLS = (
     " Cells that run as CUDA graphs keep their caches side by side: run fewer at once, or backend.graphs=false."

@@ -159,6 +159,8 @@ class ModelStore:
         if self._models is None or key != self._key:
             self._models = None
             device = resolve_device(backend.device)
+            if in_fp8[1]:
+                _check_converts(device)
             dtype = resolve_dtype(backend.dtype, device)
             fusion = Fusion.of(backend.fused, device)
             self._models = StoredModels(*(Models(config, each, dtype, fusion, *in_fp8) for each in (META, device)))
@@ -168,17 +170,22 @@ class ModelStore:
 
 def _keep_in_fp8(model: TargetModel) -> None:
     """Let caches of a model, and of heads on it, hold 8 bits. Raises ValueError where attention cannot read them."""
-    expected = "backend.kv_cache_dtype=fp8: expected"
     if model.has_latent_attention:
         raise ValueError(
-            f"{expected} keys and values of heads, found the latents of {model.name}; use backend.kv_cache_dtype=auto"
-        )
-    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < FP8_CAPABILITY:
-        found = ".".join(map(str, torch.cuda.get_device_capability(model.device)))
-        raise ValueError(
-            f"{expected} a GPU of compute capability 8.9 or higher, found {found}; use backend.kv_cache_dtype=auto"
+            f"backend.kv_cache_dtype=fp8: expected keys and values of heads, found the latents of {model.name}; use "
+            "backend.kv_cache_dtype=auto"
         )
     model.cache_dtype = FP8
+
+
+def _check_converts(device: torch.device) -> None:
+    """Raise ValueError unless kernels of a device convert e4m3; before any weight is loaded."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else FP8_CAPABILITY
+    if capability < FP8_CAPABILITY:
+        raise ValueError(
+            "backend.kv_cache_dtype=fp8: expected a GPU of compute capability 8.9 or higher, found "
+            f"{'.'.join(map(str, capability))}; use backend.kv_cache_dtype=auto"
+        )
 
 
 def _head_key(config: DrafterConfig) -> tuple[object, ...]:

@@ -1,7 +1,8 @@
 """Whether the kernels of a layer may start while the one before them ends (programmatic dependent launch).
 
-Every kernel of the chain lets the next one start as soon as all its own programs have started (gdc_launch_dependents),
-and each of its programs waits for the kernel before to have completed (gdc_wait) before it reads or writes anything.
+Every kernel of the chain, but for products with weights of 8 bits, lets the next one start as soon as all its own
+programs have started (gdc_launch_dependents), and each of its programs waits for the kernel before to have completed
+(gdc_wait) before it reads or writes anything.
 
 - What it reads is there: a kernel has completed when all its programs have ended, each of which has waited for the
   kernel before it. So when gdc_wait returns, every earlier kernel has completed, not the last one only.
@@ -14,8 +15,9 @@ in a CUDA graph, one after another and overlapping: 4.43 and 4.51 ms with 16 tok
 5.07 ms with 96. Bringing weights into the L2 cache before the wait gained nothing with 512 bytes of a row, and cost 0.2
 to 0.5 ms with 2 kB.
 
-Products with weights of 8 bits do not overlap: a layer of Llama-3-8B on an H100 takes 206 us with 64
-tokens where all of its kernels do, and 159 where none does (188 and 195 with weights of bfloat16).
+Products with weights of 8 bits do not overlap: a layer of Llama-3-8B on an H100 takes 206 us with 64 tokens where all
+of its kernels do, and 159 where none does (188 and 195 with weights of bfloat16). That the other kernels go on
+overlapping was not timed apart.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ FP8_LINES = {
     ),
     Kind.whole: (),
 }
-"""The same for weights of 8 bits; fewer programs share the components where they would not all run at once."""
+"""The same for weights of 8 bits; fewer programs share the components where they would not all run at once. Rows are
+those of the shapes that were timed, whether or not bfloat16 is faster there; what is left to torch is widened first."""
 
 
 def tiling_for(

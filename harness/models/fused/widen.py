@@ -31,7 +31,7 @@ def _widen_kernel(codes, scales, wide, in_features, BLOCK: tl.constexpr):
 
 
 def widen(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """[OUT, IN] s q, exact in the type.
+    """[OUT, IN] s q, exact in the type as far as harness.models.fp8_linear says.
 
     Args:
         codes: [OUT, IN] float8_e4m3fn.
