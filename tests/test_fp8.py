@@ -57,6 +57,14 @@ def test_rows_have_the_least_power_of_two_that_holds_them():
         assert ((wide - weight.double()).abs() <= weight.abs() / 16 + scales[:, None] * 2.0**-10 + 2.0**-25).all()
 
 
+def test_a_weight_that_is_no_number_stays_none():
+    """Would catch an infinity that becomes 448, which no check behind it finds."""
+    weight = torch.ones(3, 4)
+    weight[0, 1], weight[1, 1] = torch.inf, torch.nan
+    found = dequantized(*quantize(weight), torch.float32)
+    assert found[0].isnan().any() and found[1].isnan().any() and torch.equal(found[2], weight[2])
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 @pytest.mark.parametrize("is_fused", [False, True], ids=["unfused", "fused"])
 def test_a_target_computes_with_its_rounded_weights(kind, is_fused, tmp_path):

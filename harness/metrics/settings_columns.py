@@ -13,7 +13,7 @@ from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.constraint import AnswerDrafts
 from harness.settings.drafting import SiblingsChoice, siblings_of
-from harness.settings.guarantee import weights_label
+from harness.settings.guarantee import rounding_labels, weights_label
 from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS, Weights, drafter_traits
 from harness.settings.recorded import check_recorded
@@ -44,6 +44,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         _failed(record),
         sessions_label(record),
     ]
+    backend = record.config.get("backend", {})
     decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
     return {
         "run": run,
@@ -70,7 +71,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "engine": _engine(record.config),
         "device": setting("device"),
         "dtype": setting("dtype"),
-        "rounding": _rounding(record.config),
+        "rounding": ", ".join(rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))),
         "seed": setting("seed"),
     }
 
@@ -162,13 +163,6 @@ def _plain(value: Any) -> str:
 def _weights(config: Mapping[str, Any]) -> str:
     """Older records do not name the source: it was a checkpoint."""
     return str(config.get("weights", Weights.checkpoint.value))
-
-
-def _rounding(config: Mapping[str, Any]) -> str:
-    """Empty in older records, which have no such settings."""
-    backend = config.get("backend", {})
-    found = {"fp8 weights": backend.get("weight_dtype"), "fp8 KV cache": backend.get("kv_cache_dtype")}
-    return ", ".join(name for name, value in found.items() if value == "fp8")
 
 
 def _constraint(config: Mapping[str, Any]) -> str:

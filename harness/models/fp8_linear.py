@@ -33,12 +33,14 @@ class ScaledRows(NamedTuple):
 
 
 def quantize(weight: Tensor) -> ScaledRows:
-    """Round a weight, [OUT, IN] of any floating type. A row of zeros has scale 1."""
+    """Round a weight, [OUT, IN] of any floating type. A row of zeros has scale 1; one with an infinity becomes NaN."""
     wide = weight.float()
     largest = wide.abs().amax(dim=1)
     fraction, exponent = torch.frexp(largest / LARGEST)
     exponent = torch.where(fraction == 0.5, exponent - 1, exponent)
     scales = torch.where(largest > 0, torch.ldexp(torch.ones_like(largest), exponent), 1.0)
+    # not a large number that nothing would notice
+    scales = torch.where(largest.isinf(), largest, scales)
     return ScaledRows(to_fp8(wide / scales[:, None]), scales)
 
 

@@ -46,9 +46,14 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     kept = "" if promise is Guarantee.lossless else promise.value
     drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
     own = OWN_METHOD if "verification.method" in cell.imported else ""
-    rounded = FP8_WEIGHTS if cell.backend.weight_dtype == "fp8" else ""
-    cache = FP8_CACHE if cell.backend.kv_cache_dtype == "fp8" else ""
-    return tuple(label for label in (kept, own, drafts, weights, rounded, cache) if label)
+    rounded = rounding_labels(cell.backend.weight_dtype, cell.backend.kv_cache_dtype)
+    return tuple(label for label in (kept, own, drafts, weights, *rounded) if label)
+
+
+def rounding_labels(weight_dtype: str | None, kv_cache_dtype: str | None) -> tuple[str, ...]:
+    """What of the target takes 8 bits; older records have neither setting."""
+    found = {FP8_WEIGHTS: weight_dtype, FP8_CACHE: kv_cache_dtype}
+    return tuple(label for label, dtype in found.items() if dtype == "fp8")
 
 
 def weights_label(target: str, drafter: str) -> str:

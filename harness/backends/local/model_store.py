@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,33 +18,22 @@ from harness.settings.device import resolve_device, resolve_dtype
 from harness.settings.models import DrafterConfig, TargetConfig, Weights
 from harness.settings.sections import BackendConfig
 
-
-def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None, in_fp8: bool) -> TargetModel:
-    name, revision, trusted = config.name, config.revision, config.trust_remote_code
-    if config.weights is Weights.random:
-        return random_target(
-            config.path,
-            shape=config.shape,
-            device=device,
-            dtype=dtype,
-            revision=revision,
-            trust_remote_code=trusted,
-            name=name,
-            in_fp8=in_fp8,
-        )
-    return load_target(
-        config.path,
-        device=device,
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trusted,
-        name=name,
-        in_fp8=in_fp8,
-    )
-
-
 FP8_CAPABILITY = (8, 9)
 """Of the first GPUs that convert e4m3."""
+
+
+def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None, in_fp8: bool) -> TargetModel:
+    given: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "revision": config.revision,
+        "trust_remote_code": config.trust_remote_code,
+        "name": config.name,
+        "in_fp8": in_fp8,
+    }
+    if config.weights is Weights.random:
+        return random_target(config.path, shape=config.shape, **given)
+    return load_target(config.path, **given)
 
 
 class Fusion(Enum):
