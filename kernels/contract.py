@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 # subjects of a certification import the names of methods from here
 from .methods import DraftSampling, Guarantee, SiblingDraws, VerificationMethod  # noqa: F401
@@ -213,6 +213,19 @@ class Deferred:
     """[R] int64; -1 for rows that emit nothing, the deferred ones among them."""
     is_undecided: Tensor
     """[R] bool, these rows."""
+
+
+class Slots(NamedTuple):
+    """The requests of a batch between rounds, a row each; more rows may follow."""
+
+    token_ids: Tensor
+    """[> R, C] int64, every token so far. What would lie beyond C goes to the last place."""
+    lengths: Tensor
+    """[>= R] int64, how many."""
+    rounds: Tensor
+    """[>= R] int64, rounds so far."""
+    spare: int
+    """A row of token_ids without a request: what is written there has no meaning."""
 
 
 Verdict = VerificationResult

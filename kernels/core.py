@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 class Core:
     """One implementation of the sampling core; what it needs beside its arguments, it owns.
 
-    The file of each function's name in kernels.reference defines what it takes; for `defer`, kernels.defer.
+    The file of each function's name in kernels.reference defines what it takes; for `commit` and `defer`, that of
+    kernels.
     """
 
     name: str
     """triton or reference; recorded with every result."""
+    commit: Callable[..., torch.Tensor]
     verify: Callable[..., VerificationResult]
     draw: Callable[..., Drawn]
     coupled_draw: Callable[..., Drawn]
@@ -42,6 +44,7 @@ class Core:
 
 def reference_core() -> Core:
     """The executable specification, on any device; every function works out all that it needs."""
+    from .reference.commit import commit
     from .reference.coupled import coupled_draw
     from .reference.defer import defer
     from .reference.draw import draw
@@ -49,7 +52,7 @@ def reference_core() -> Core:
     from .reference.logprobs import logprobs
     from .reference.verify import verify
 
-    return Core("reference", verify, draw, coupled_draw, defer, logprobs, draw_children)
+    return Core("reference", commit, verify, draw, coupled_draw, defer, logprobs, draw_children)
 
 
 def cpu_core() -> Core:
@@ -67,6 +70,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
     Args:
         workspace: that one; None makes one.
     """
+    from .commit import commit
     from .defer import defer
     from .draw import coupled_draw, draw
     from .draw_children import draw_children
@@ -79,6 +83,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
         workspace = Workspace()
     return Core(
         "triton",
+        commit,
         partial(verify, workspace=workspace),
         partial(draw, workspace=workspace),
         partial(coupled_draw, workspace=workspace),

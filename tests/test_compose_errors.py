@@ -73,6 +73,11 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("decoding.temperature=-1", "decoding.temperature: expected 0, or a positive number"),
         ("backend.weight_dtype=fp4", "backend.weight_dtype: expected auto or fp8, found fp4"),
         (f"{RUNNING} drafter=none backend.kv_cache_dtype=fp8", "used only with backend=local; what serves says this"),
+        (
+            "target=glm47_flash drafter=none backend.weight_dtype=fp8",
+            "a target of type llama or qwen3, found 'glm4_moe",
+        ),
+        ("target=glm47_flash drafter=none backend.kv_cache_dtype=fp8", "use backend.kv_cache_dtype=auto"),
         ("verification.epsilon=2", "verification: epsilon must lie in (0, 1], found 2.0"),
         ("drafter=mtp verification=greedy", "verification=greedy is defined only at decoding.temperature=0"),
         ("workload=jsonl", "workload.path: expected a JSON Lines file (workload.path=FILE), found nothing"),

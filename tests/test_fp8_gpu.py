@@ -26,7 +26,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("num_tokens", [1, 16, 64, 96, 100, 200, 300])
 @pytest.mark.parametrize(("num_rows", "in_features", "gated"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_products_of_8_bits_at_real_sizes(num_rows: int, in_features: int, gated: bool, num_tokens: int):
-    """By the tensor cores, by two blocks of tokens, and by torch beyond. Would catch scales of another row."""
+    """By the kernel, and by torch beyond 256 tokens and with few rows. Would catch scales of another row."""
     kernels, states = named_operations("triton"), drawn(num_tokens, in_features, seed=1)
     sizes = torch.linspace(-9, -5, num_rows, device=CUDA).exp2()[:, None]
     codes, scales = quantize(drawn(num_rows, in_features, seed=2).float() * sizes)

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
 from harness.models.decoder_layer import classes_of
+from harness.models.fp8_linear import quantize, use_fp8
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
 from harness.models.fused.layer import LayerOutput, decoder_layer
 from harness.models.fused.operations import Operations, named_operations
@@ -43,7 +44,6 @@ CONFIGS = {
     "llama": lambda: LlamaConfig(**SIZES, intermediate_size=14336, rms_norm_eps=1e-5),
     "qwen3": lambda: Qwen3Config(**SIZES, intermediate_size=12288, rms_norm_eps=1e-6),
 }
-KINDS = pytest.mark.parametrize(("kind", "num_tokens"), [("llama", 1), ("llama", 4), ("qwen3", 6)])
 # Rows of one slot one after another, a row that fills its slot, an empty one; the last two share the spare slot 7.
 SLOTS = [[0, 0, 5, 2, 3, 7, 7], [1, 1, 4, 6, 0, 7, 7]]
 NUM_OWN = 5
@@ -85,13 +85,20 @@ class Fused(NamedTuple):
             into.copy_(normal(*into.shape, seed=number, dtype=torch.bfloat16))
 
 
-def fused_layer(kind: str, num_tokens: int) -> Fused:
+def fused_layer(kind: str, num_tokens: int, in_fp8: bool = False) -> Fused:
     types, config = classes_of(kind), CONFIGS[kind]()
     torch.manual_seed(0)
     with CUDA:
         layer, rotary = types.layer(config, 0), types.rotary(config)
     layer = layer.to(torch.bfloat16).eval().requires_grad_(False)
     assert fusion_obstacle(layer, rotary) is None
+    if in_fp8:
+        weights = {name: child.weight for name, child in layer.named_modules() if type(child) is torch.nn.Linear}
+        use_fp8(layer)
+        for name, weight in weights.items():
+            projection, rounded = layer.get_submodule(name), quantize(weight)
+            projection.weight.copy_(rounded.codes)
+            projection.scales.copy_(rounded.scales)
     pack_layer(layer)
     rows = rows_of(
         SLOTS[0], starts_of(num_tokens)[0], (NUM_SLOTS, 8, CAPACITY, 128), num_filled=0, dtype=torch.bfloat16
@@ -117,9 +124,20 @@ def assert_same_layer(found: LayerOutput, fused: Fused, expected: LayerOutput, r
         same(mine[:-1][~written], twins[:-1][~written])
 
 
-@KINDS
-def test_graph_replays_on_changed_rows(kind: str, num_tokens: int):
-    fused = fused_layer(kind, num_tokens)
+@pytest.mark.parametrize(
+    ("kind", "num_tokens", "in_fp8"),
+    [
+        ("llama", 1, False),
+        ("llama", 4, False),
+        ("qwen3", 6, False),
+        ("llama", 1, True),
+        ("qwen3", 6, True),
+        # more tokens than products with wider weights take
+        ("llama", 30, True),
+    ],
+)
+def test_graph_replays_on_changed_rows(kind: str, num_tokens: int, in_fp8: bool):
+    fused = fused_layer(kind, num_tokens, in_fp8)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -234,10 +252,10 @@ def test_gated_products_at_real_sizes(intermediate_size: int, num_tokens: int):
     assert_as_exact_as_torch(kernels.gated_linear(states, weight), twins.gated_linear(states, weight), exact)
 
 
-@pytest.mark.parametrize("num_tokens", [4, 6])
-def test_early_starts_change_no_bit(num_tokens: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("num_tokens", "in_fp8"), [(4, False), (6, False), (4, True)])
+def test_early_starts_change_no_bit(num_tokens: int, in_fp8: bool, monkeypatch: pytest.MonkeyPatch):
     """Four layers one after another in a graph, replayed: nothing reads what is not there yet."""
-    fused = fused_layer("llama", num_tokens)
+    fused = fused_layer("llama", num_tokens, in_fp8)
 
     def four_layers() -> LayerOutput:
         output = fused(named_operations("triton"))

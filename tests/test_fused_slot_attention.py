@@ -44,7 +44,7 @@ def test_keys_shared_out_over_programs(dtype: torch.dtype):
 @pytest.mark.parametrize("num_programs", [1, 12], ids=["one program", "two programs"])
 def test_several_blocks_of_keys_in_a_program(num_programs: int, monkeypatch: pytest.MonkeyPatch):
     """The running maximum rises from block to block, so that what was summed before has to shrink."""
-    from harness.models.fused import slot_attention as module
+    from harness.models.fused import attention_tilings as module
 
     monkeypatch.setattr(module, "NUM_PROGRAMS", num_programs)
     rows = rows_of([1, 0, 2], [297, 126, 0], (3, 2, 300, 8), num_filled=3)
@@ -80,23 +80,27 @@ def test_twin_equals_attention_over_a_slot_view():
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "num_key_heads", "num_folded", "expected"),
+    ("num_rows", "num_folded", "capacity", "large", "plain"),
     [
-        (16, 8, 16, (16, 1, 64, 1)),
-        (64, 8, 16, (16, 1, 64, 1)),
-        (8, 8, 16, (16, 1, 64, 2)),
-        (1, 8, 24, (32, 1, 64, 16)),
-        (16, 8, 72, (64, 2, 64, 1)),
+        (16, 16, 2048, (16, 1, 128, 1, 3, 4), (16, 1, 64, 1, 3, 4)),
+        (64, 16, 2048, (16, 1, 64, 1, 4, 4), (16, 1, 64, 1, 3, 4)),
+        (8, 16, 2048, (16, 1, 128, 2, 3, 4), (16, 1, 64, 2, 3, 4)),
+        (1, 24, 2048, (32, 1, 128, 16, 3, 8), (32, 1, 64, 16, 3, 4)),
+        (1, 24, 300, (32, 1, 128, 3, 3, 8), (32, 1, 64, 5, 3, 4)),
+        (16, 72, 2048, (64, 2, 64, 1, 3, 4), (64, 2, 64, 1, 3, 8)),
+        (8, 64, 2048, (64, 1, 128, 2, 3, 8), (64, 1, 64, 2, 3, 8)),
+        (8, 64, 1152, (64, 1, 128, 1, 3, 8), (64, 1, 64, 1, 3, 8)),
+        (1, 64, 700, (64, 1, 128, 6, 3, 8), (64, 1, 64, 11, 3, 8)),
     ],
-    ids=["16 rows", "64 rows", "8 rows", "one row", "two tiles"],
+    ids=["16 rows", "64 rows", "8 rows", "one row", "short", "two tiles", "long prompts", "short prompts", "a tree"],
 )
-def test_work_is_cut_to_fill_a_gpu(
-    num_rows: int, num_key_heads: int, num_folded: int, expected: tuple[int, int, int, int]
-):
-    """Rows and number of tiles, keys of a block, programs that share keys: of heads of width 128 in a 2-byte type."""
-    from harness.models.fused.slot_attention import tiling_of
+def test_work_is_cut_to_fill_a_gpu(num_rows: int, num_folded: int, capacity: int, large: tuple, plain: tuple):
+    """Rows and number of tiles, keys of a block, programs that share keys, blocks in work, warps: of 8 key heads of
+    width 128 in a 2-byte type, on GPUs with much shared memory and on others."""
+    from harness.models.fused.attention_tilings import tiling_of
 
-    assert tiling_of(num_rows, num_key_heads, num_folded, 128, 2048, 2) == expected
+    assert tiling_of(num_rows, 8, num_folded, 128, capacity, 2, has_large_memory=True) == large
+    assert tiling_of(num_rows, 8, num_folded, 128, capacity, 2, has_large_memory=False) == plain
 
 
 def test_what_would_be_misread_is_refused():
@@ -147,7 +151,7 @@ def test_nodes_of_trees_see_their_ancestors(
     num_tokens: int, num_programs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ):
     """Keys shared out over programs, one of which may have none that a token sees; one tree begins its slot."""
-    from harness.models.fused import slot_attention as module
+    from harness.models.fused import attention_tilings as module
 
     monkeypatch.setattr(module, "NUM_PROGRAMS", num_programs)
     starts = [126, 9 - num_tokens, 300 - num_tokens]

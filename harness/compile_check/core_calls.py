@@ -14,7 +14,17 @@ from torch import Tensor
 
 from harness.compile_check.compile import Launch
 from harness.engine.slots import MAX_ENDING_TOKENS
-from kernels.contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
+from kernels.commit import commit
+from kernels.contract import (
+    Draft,
+    RowStats,
+    Sampling,
+    Slots,
+    Streams,
+    TokenMask,
+    Verification,
+    VerificationResult,
+)
 from kernels.contract import VerificationMethod as Method
 from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
@@ -114,6 +124,14 @@ def _defer(num_drafts: int, *, defers: bool = True) -> None:
     defer(ones, num_drafts * ones, drafts, tokens, ones, endings if defers else None)
 
 
+def _commit(num_drafts: int, *, keeps: bool) -> None:
+    ones, tokens, drafts = (
+        torch.zeros(NUM_REQUESTS, *size, dtype=torch.int64) for size in ((), (num_drafts + 1,), (num_drafts,))
+    )
+    slots = Slots(torch.zeros(NUM_REQUESTS + 1, CAPACITY, dtype=torch.int64), ones, ones, NUM_REQUESTS)
+    commit(VerificationResult(tokens, ones, ones > 0), drafts, ones, slots if keeps else None)
+
+
 def _coupled_draw(
     dtype: torch.dtype,
     *,
@@ -159,11 +177,13 @@ def packed(dtype: torch.dtype) -> Iterator[Launch]:
     yield "verify strict, packed rows", partial(_verify, Method.strict, dtype, packed=True)
 
 
-def deferring() -> Iterator[Launch]:
-    """With and without drafts, with and without rows that may be deferred."""
+def bookkeeping() -> Iterator[Launch]:
+    """With and without drafts, with and without rows that may be deferred, and slots that take in what was decided."""
     for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
         yield f"defer, {words}", partial(_defer, num_drafts)
         yield f"defer none, {words}", partial(_defer, num_drafts, defers=False)
+        yield f"commit, {words}", partial(_commit, num_drafts, keeps=True)
+        yield f"pack what may be cut, {words}", partial(_commit, num_drafts, keeps=False)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

@@ -190,6 +190,7 @@ def other_layers(dtype: torch.dtype) -> Iterator[Launch]:
     yield "Llama-3-8B, cache of 8 bits", partial(_cache_in_fp8, LLAMA_3_8B, dtype, 4)
     yield "Llama-3-8B, 9 tokens", partial(_layer, LLAMA_3_8B, dtype, 9)
     yield f"Llama-3-8B, {MANY_ROWS} rows", partial(_layer, LLAMA_3_8B, dtype, 4, MANY_ROWS)
+    yield "Llama-3-8B, 8 groups of 16 tokens of prompts", partial(_layer, LLAMA_3_8B, dtype, 16, 8)
     yield "Qwen3-8B, 6 tokens", partial(_layer, QWEN_3_8B, dtype, 6)
     yield "Llama-3-8B, trees of 4 tokens", partial(_layer, LLAMA_3_8B, dtype, 4, are_trees=True)
     yield "Llama-3-8B, trees of 17 tokens", partial(_layer, LLAMA_3_8B, dtype, 17, MANY_ROWS, are_trees=True)

@@ -14,7 +14,7 @@ import kernels
 from harness.compile_check.chosen import CHOSEN
 from harness.compile_check.compile import CompiledVariant, Launch, compile_for, complaints, kernels_in
 from harness.compile_check.core_calls import (
-    deferring,
+    bookkeeping,
     every_method,
     masked,
     odd_rows,
@@ -45,7 +45,7 @@ def kinds() -> Iterator[Launch]:
     yield from masked(bfloat16, (Method.block,), ("masked", "masked and mixed"))
     yield from packed(bfloat16)
     yield from trees(bfloat16)
-    yield from deferring()
+    yield from bookkeeping()
     yield from layers(bfloat16)
     yield from built_in_layers(bfloat16)
 
@@ -57,7 +57,7 @@ def core_calls() -> Iterator[Launch]:
         yield from odd_rows(dtype)
         yield from trees(dtype)
     yield from other_trees(torch.bfloat16)
-    yield from deferring()
+    yield from bookkeeping()
 
 
 def layer_calls() -> Iterator[Launch]:

@@ -95,7 +95,8 @@ class ChainDrafter(NetworkDrafter):
         num_tokens = num_states = 0
         for part in step.parts:
             view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
-            read, number = self.head.features(part.output), step.last - num_tokens
+            read = self.head.features(part.output)
+            number = step.last - num_tokens if num_tokens else step.last
             wanted = None
             if rounds_alike(self._only_layer, read, view):
                 # of the other pairs only keys and values are read again
@@ -105,8 +106,8 @@ class ChainDrafter(NetworkDrafter):
             features.append(output.next_features.flatten(0, 1))
             index = torch.where(number >= 0, number + num_states, index) if num_tokens else number
             num_tokens, num_states = num_tokens + part.next_ids.numel(), num_states + len(hidden[-1])
-        _keep(self._hidden[: step.num_rows], torch.cat(hidden)[index], step.is_undecided)
-        _keep(self._features[: step.num_rows], torch.cat(features)[index], step.is_undecided)
+        _keep(self._hidden[: step.num_rows], _joined(hidden)[index], step.is_undecided)
+        _keep(self._features[: step.num_rows], _joined(features)[index], step.is_undecided)
 
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
@@ -150,6 +151,11 @@ class ChainDrafter(NetworkDrafter):
             if self._logits.has_ended(batch, step):
                 break
         return self._logits.draft(drafted, batch)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The states of all parts, which a single one need not be copied for."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _wanted(

@@ -133,7 +133,9 @@ class DraftLogits:
         return token_ids
 
     def _draw(self, logits: Tensor, batch: Batch, step: int, mask: TokenMask | None) -> Drawn:
-        streams = replace(batch.streams, positions=batch.streams.positions + step)
+        streams = batch.streams
+        if step:
+            streams = replace(streams, positions=streams.positions + step)
         if self.draft_sampling is DraftSampling.greedy:
             greedy = _greedy(batch.sampling)
             return batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)

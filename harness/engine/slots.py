@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.engine.settings import EngineSettings
 from harness.models.fused.row_groups import RowGroups
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling
+from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling, Slots
 
 NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2
 """What a slot does in a step: nothing that emits a token, a round of drafts, or the end of its prompt."""
@@ -37,6 +37,10 @@ class SlotState:
         self.rounds = torch.zeros_like(self.lengths)
         self.endings = torch.full((num_slots, MAX_ENDING_TOKENS), NO_TOKEN, dtype=torch.int64, device=device)
         """[S, M], see `ending_row`."""
+
+    def changed_by_rounds(self) -> Slots:
+        """What a round changes."""
+        return Slots(self.token_ids, self.lengths, self.rounds, self.spare)
 
     def move(self, source: int, destination: int) -> None:
         """Let one slot hold all that another one does."""

@@ -23,7 +23,7 @@ from harness.models.fused.row_groups import RowGroups
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.tree_places import TreePlaces
-from kernels.contract import Deferred, Draft, Streams, TokenMask, Verification, VerificationResult
+from kernels.contract import Deferred, Draft, Slots, Streams, TokenMask, Verification, VerificationResult
 from kernels.core import Core
 from kernels.depth import without_idle_columns
 
@@ -126,7 +126,8 @@ class Step:
         Raises:
             ValueError: see `proposed`.
         """
-        self._begin(inputs)
+        if inputs.prompts:  # only a slot that reads its prompt begins
+            self._begin(inputs)
         batch = replace(self._batch(inputs), masks=masks)
         if not (inputs.has_rounds and batch.num_speculative_tokens):
             if inputs.has_rounds and isinstance(self.drafter, ReadsWhileDrafting):
@@ -140,9 +141,12 @@ class Step:
         """The target's forward over the drafts and the prompts, and the logits that verification reads."""
         parts = self._parts(inputs, drafted)
         outputs = [self._forward(part) for part in parts]
-        hidden = torch.cat([output.hidden.flatten(0, 1) for output in outputs])
         width = drafted.draft.token_ids.shape[1] + 1
         firsts = self.cache.slot_ids[: inputs.decides.numel()] * (width if inputs.has_rounds else 0)
+        if not inputs.prompts:
+            (output,) = outputs
+            return Scored(parts, outputs, firsts, self.target.logits(output.hidden.flatten(0, 1)))
+        hidden = torch.cat([output.hidden.flatten(0, 1) for output in outputs])
         first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
         columns = torch.arange(width, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
@@ -181,7 +185,9 @@ class Step:
     def extend(self, inputs: StepInputs, scored: Scored, verified: Verified) -> None:
         """Give the drafter the tokens that the target has read and its states."""
         verdict = verified.verdict
-        last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, scored.first + verdict.num_accepted)
+        last = scored.first + verdict.num_accepted
+        if inputs.prompts:
+            last = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, last)
         next_ids = self._next_ids(inputs, scored.parts, verdict, last)
         read = tuple(
             ReadPart(part.rows, part.token_ids, ids, part.positions, part.length, part.has_prompts, output, part.groups)
@@ -191,25 +197,18 @@ class Step:
 
     def commit(self, scored: Scored, verified: Verified) -> StepOutput:
         """Append what was emitted to the tokens that the device keeps; the host cuts and counts in its own time."""
-        state, verdict, counts = self.state, verified.verdict, verified.draft.num_draft_tokens
-        num_rows = counts.numel()
-        emitted = (verdict.num_accepted + 1) * (counts >= 0)
-        columns = torch.arange(verdict.token_ids.shape[1], device=counts.device)
-        positions = state.lengths[:num_rows].unsqueeze(1) + columns
-        kept = columns < emitted.unsqueeze(1)
-        slots = torch.where(kept, self.cache.slot_ids[:num_rows].unsqueeze(1), state.spare)
-        positions = positions.clamp(max=state.token_ids.shape[1] - 1)
-        state.token_ids.index_put_((slots, positions), verdict.token_ids)
-        state.lengths[:num_rows] += emitted
-        state.rounds[:num_rows] += counts >= 0
-        return StepOutput(self.decided(verified), scored.logits, verified.draft, verdict.compared)
+        decided = self.decided(verified, self.state.changed_by_rounds())
+        return StepOutput(decided, scored.logits, verified.draft, verified.verdict.compared)
 
-    def decided(self, verified: Verified, *of_trees: Tensor) -> Tensor:
-        """What is copied to the host; see StepOutput. `of_trees`: [B, K] each."""
+    def decided(self, verified: Verified, slots: Slots | None = None, of_trees: tuple[Tensor, ...] = ()) -> Tensor:
+        """What is copied to the host (StepOutput; `of_trees`: [B, K] each), and taken into slots if there are any."""
         verdict, draft = verified.verdict, verified.draft
-        numbers = torch.stack([verdict.num_accepted, draft.num_draft_tokens, verdict.invalid.long()], dim=1)
-        logprobs = [] if verified.logprobs is None else [verified.logprobs]
-        return torch.cat([verdict.token_ids, draft.token_ids, *of_trees, numbers, *logprobs], dim=1)
+        packed = self.core.commit(verdict, draft.token_ids, draft.num_draft_tokens, slots)
+        logprobs = () if verified.logprobs is None else (verified.logprobs,)
+        if not of_trees and not logprobs:
+            return packed
+        tokens, numbers = packed.tensor_split((packed.shape[1] - 3,), dim=1)
+        return torch.cat([tokens, *of_trees, numbers, *logprobs], dim=1)
 
     def _begin(self, inputs: StepInputs) -> None:
         """Apply the host's input for slots that begin a request, and the tokens of prompts."""
@@ -225,10 +224,11 @@ class Step:
     def _batch(self, inputs: StepInputs) -> Batch:
         state, num_rows = self.state, inputs.decides.numel()
         rows: slice | Tensor = slice(0, num_rows)
+        decodes = inputs.decides == DECODES
         if self.joins:
-            rows = torch.where(inputs.decides == DECODES, self.cache.slot_ids[:num_rows], state.spare)
+            rows = torch.where(decodes, self.cache.slot_ids[:num_rows], state.spare)
         # an idle row drafts and reads from position 0 on; its output is discarded
-        lengths = torch.where(inputs.decides == DECODES, state.lengths[:num_rows], 1)
+        lengths = torch.where(decodes, state.lengths[:num_rows], 1)
         depth = self.num_speculative_tokens if inputs.depth is None else inputs.depth
         return Batch(
             rows=rows,
@@ -277,6 +277,8 @@ class Step:
         self, inputs: StepInputs, parts: list[Part], verdict: VerificationResult, last: Tensor
     ) -> list[Tensor]:
         """The token after each one that was read, part by part; valid ids without a meaning where there is none."""
+        if not inputs.prompts:
+            return [verdict.token_ids.clamp_min(0)]
         rounds = [verdict.token_ids.clamp_min(0)] if inputs.has_rounds else []
         prompts = [part.token_ids[:, 1:] for part in inputs.prompts]
         flat = torch.cat([each.flatten() for each in (*rounds, *prompts)])

@@ -20,7 +20,7 @@ from harness.engine.slots import ENDS_PROMPT, StepInputs
 from harness.engine.step import Drafted, Part, Scored, Step, StepOutput, Verified
 from harness.models.target import TargetOutput
 from harness.models.tree_places import TreePlaces
-from kernels.contract import VerificationResult
+from kernels.contract import Slots, VerificationResult
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class TreeStep(Step):
             )
         return parts
 
-    def decided(self, verified: Verified, *of_trees: Tensor) -> Tensor:
+    def decided(self, verified: Verified, slots: Slots | None = None, of_trees: tuple[Tensor, ...] = ()) -> Tensor:
         path, draft = verified.verdict.path, verified.draft
         assert path is not None
         depths = path if path.shape[1] == 0 else depths_seen(self.tree.sees_of(draft))[..., 1:].expand(path.shape)
-        return super().decided(verified, path, depths)
+        return super().decided(verified, slots, (path, depths, *of_trees))
 
     def emitting_rows(self, logits: Tensor, verdict: VerificationResult) -> Tensor:
         rows = logits.view(*verdict.token_ids.shape, -1)
@@ -107,16 +107,17 @@ class TreeStep(Step):
             length=part.length - part.token_ids.shape[1] + width,
             tree=None,
         )
-        # tokens of prompts are numbered after those of the rounds, which are fewer along the path
-        fewer = num_rows * (part.token_ids.shape[1] - width)
-        ends = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends)
+        if inputs.prompts:
+            # tokens of prompts are numbered after those of the rounds, which are fewer along the path
+            fewer = num_rows * (part.token_ids.shape[1] - width)
+            inputs = inputs.with_ends(torch.where(inputs.decides == ENDS_PROMPT, inputs.ends - fewer, inputs.ends))
         in_order = scored._replace(
             parts=[chain, *parts[1:]],
             outputs=[_along(outputs[0], order), *outputs[1:]],
             first=self.cache.slot_ids[:num_rows] * width,
         )
         kept = verified._replace(verdict=replace(verdict, token_ids=verdict.token_ids[:, :width]))
-        super().extend(inputs.with_ends(ends), in_order, kept)
+        super().extend(inputs, in_order, kept)
 
 
 def _apart(parts: list[Part], outputs: list[TargetOutput], num_rows: int) -> tuple[list[Part], list[TargetOutput]]:

@@ -18,7 +18,8 @@ from harness.records.schema import CLIENT_CPU, Block, CellRecord
 
 LOCAL = "local"
 OF_ENGINE = (
-    *("backend.kind", "backend.device", "backend.dtype", "backend.max_length", "backend.fused", "backend.graphs"),
+    *("backend.kind", "backend.device", "backend.dtype", "backend.weight_dtype", "backend.kv_cache_dtype"),
+    *("backend.max_length", "backend.fused", "backend.graphs"),
     *("backend.prompt_tokens_beside_rounds", "server", "constraint.drafts", "measurement", "device", "dtype"),
 )
 """Settings of an engine's own, and what a run resolved: cells that differ in them do the same work."""

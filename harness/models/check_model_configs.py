@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.models.model_types import MODEL_TYPES
+from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
 from harness.models.shape import SHAPES, read_shape
 from harness.models.shard_index import INDEX, missing_shards
 from harness.models.zoo import ZOO
@@ -39,8 +39,9 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
     """Compare the configurations of a run's models with what can be run.
 
     Raises:
-        SettingsError: a target of a type that is not supported, a drafter with another vocabulary size, or files of a
-            checkpoint that are missing: config.json, or what its index names.
+        SettingsError: a target of a type that is not supported, or whose weights or cache cannot take 8 bits, a drafter
+            with another vocabulary size, or files of a checkpoint that are missing: config.json, or what its index
+            names.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
@@ -48,6 +49,7 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
         if models not in checked:
             checked.append(models)
             _check(*models)
+        _check_rounding(cell)
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
@@ -72,6 +74,18 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         raise SettingsError(
             f"{key}: expected vocab_size {described.vocab_size}, that of target {target.name}, found "
             f"{proposer.vocab_size} in {proposer.source}; the drafter was made for another target, choose one for this"
+        )
+
+
+def _check_rounding(cell: CellConfig) -> None:
+    dtypes = {"weight_dtype": cell.backend.weight_dtype, "kv_cache_dtype": cell.backend.kv_cache_dtype}
+    asked = [f"backend.{name}" for name, dtype in dtypes.items() if dtype == "fp8"]
+    described = _target(cell.target) if asked else None
+    model_type = None if described is None else described.fields.get("model_type")
+    if described is not None and model_type in MODEL_TYPES and model_type not in DENSE_TYPES:
+        raise SettingsError(
+            f"{asked[0]}=fp8: expected a target of type {' or '.join(DENSE_TYPES)}, found {model_type!r} in "
+            f"{described.source}; use {asked[0]}=auto"
         )
 
 

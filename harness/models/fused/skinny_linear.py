@@ -93,7 +93,7 @@ def _load_tile(rows, at, inside, dtype, IN_FP8: tl.constexpr):
     return tile
 
 
-@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split", "num_token_blocks"])
+@triton.jit(do_not_specialize=["num_tokens", "rows_per_program", "steps_per_split"])
 def _skinny_linear_kernel(
     states,  # [N, IN]
     weight,  # [OUT, IN]; [2 OUT, IN] where GATED
@@ -105,7 +105,6 @@ def _skinny_linear_kernel(
     out_features,  # OUT
     rows_per_program,
     steps_per_split,
-    num_token_blocks,
     TOKENS: tl.constexpr,
     MORE_TOKENS: tl.constexpr,
     HAS_MORE: tl.constexpr,
@@ -121,19 +120,16 @@ def _skinny_linear_kernel(
     IN_FP8: tl.constexpr = scales is not None
     dtype = states.dtype.element_ty
     split = tl.program_id(1)
-    # blocks of tokens that read the same rows of the weight follow one another
-    first_token = tl.program_id(0) % num_token_blocks * (TOKENS + HAS_MORE * MORE_TOKENS)
     lanes, columns = tl.arange(0, BLOCK_OUT), tl.arange(0, BLOCK_IN)
-    first_row = tl.program_id(0) // num_token_blocks * rows_per_program
-    rows = first_row + lanes
+    rows = tl.program_id(0) * rows_per_program + lanes
     inside = (lanes < rows_per_program) & (rows < out_features)
     first_step = split * steps_per_split
     last_step = tl.minimum(first_step + steps_per_split, in_features // BLOCK_IN)
     in_rows = weight + rows.to(tl.int64) * in_features
     # Rows of up lie behind those of the gate.
     behind = tl.cast(out_features, tl.int64) * in_features
-    tokens = first_token + tl.arange(0, TOKENS)
-    more_tokens = first_token + TOKENS + tl.arange(0, MORE_TOKENS)
+    tokens = tl.arange(0, TOKENS)
+    more_tokens = TOKENS + tl.arange(0, MORE_TOKENS)
     product = tl.zeros((BLOCK_OUT, TOKENS), tl.float32)
     more_product = tl.zeros((BLOCK_OUT, MORE_TOKENS), tl.float32)
     gate, more_gate = product, more_product
@@ -246,7 +242,7 @@ def launch(
 
     Args:
         states, weight, bias, scales: as those of linear, or of gated_linear.
-        tiling: its block_in must divide IN.
+        tiling: its block_in must divide IN; columns() must hold the tokens.
         gated: the rows are a gate's and those of up.
 
     Returns:
@@ -267,9 +263,8 @@ def launch(
     result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
-    num_token_blocks = triton.cdiv(num_tokens, first + more)
     starts_early = overlaps(num_tokens) and scales is None
-    _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows) * num_token_blocks, tiling.num_splits)](
+    _skinny_linear_kernel[(triton.cdiv(out_features, tiling.rows), tiling.num_splits)](
         states=states,
         weight=weight,
         scales=scales,
@@ -280,7 +275,6 @@ def launch(
         out_features=out_features,
         rows_per_program=tiling.rows,
         steps_per_split=triton.cdiv(num_steps, tiling.num_splits),
-        num_token_blocks=num_token_blocks,
         TOKENS=first,
         MORE_TOKENS=max(MIN_TOKENS, more),
         HAS_MORE=more > 0,

@@ -18,7 +18,6 @@ Shapes: G query heads of a key head, P programs that share the keys of a row.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 import triton
@@ -27,44 +26,12 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fp8_linear import FP8
+from harness.models.fused.attention_tilings import BUDGETS, MIN_ROWS, has_large_memory, tiling_of
 from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor, place_for
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
 from harness.models.fused.tree_rows import MAX_NODES, TreeRows
 
-NUM_PROGRAMS = 132
-"""Programs that keys are shared out for, one for each multiprocessor of an H100 or H200; shares are rounded down,
-because programs beyond these would run when the first ones have ended. us on an H200 for 1 / 4 / 6 tokens a row, with
-16 slots of 256 keys and 8 key heads, combine_splits included: 8.7 / 11.9 / 11.8; with two programs a multiprocessor
-10.8 / 12.3 / 13.1, with three 11.4 / 15.1 / 16.5."""
-MAX_SPLITS = 64
-"""Programs that share a row's keys at most: a program of the second kernel holds all their results in registers."""
-BLOCK_BYTES = 16384
-"""Bytes of a block of keys, and of values: 64 keys of width 128 in a 2-byte type. A program has two blocks of each, 64
-KiB, under way, and two programs fit in the shared memory of a multiprocessor (at most 112 of 227 KiB each). Reading 4.2
-TB/s at a latency of about 1 us takes 32 KiB under way in each of 132 multiprocessors."""
-NUM_STAGES = 3
-"""Blocks in work: one that is computed with, and two under way."""
-MIN_ROWS = 16
-"""Rows of the smallest tile of queries that tensor cores multiply."""
-
-
-class Budget(NamedTuple):
-    """What a program of a type may hold."""
-
-    tile_size: int
-    """Components of a tile of queries; more queries than that take another program, which reads the keys again."""
-    max_keys: int
-    """Keys of a block: with narrow heads, more would make short rows one block, which cannot be shared out."""
-    num_warps: int
-    num_registers: int
-    """Of a thread, where two programs share a multiprocessor. Shared memory has room for no more than two, yet the
-    compiler would spill a few bytes to let others in."""
-
-
-BUDGETS = {2: Budget(8192, 128, 4, 255), 4: Budget(2048, 64, 8, 128)}
-"""By bytes of a component. 64 rows of width 128 are 64 registers of a thread where the result is kept, in float32.
-Tensor cores would round float32; the operands of ordinary arithmetic take registers too, so its tiles are smaller."""
 LOG2_E = math.log2(math.e)
 """The kernels compute powers of 2: one instruction each."""
 
@@ -187,30 +154,6 @@ def _slot_attention_kernel(
             tl.store(log_sums + part, maximum + tl.log2(sums), mask=token < TOKENS)
 
 
-class _Tiling(NamedTuple):
-    """How the work of a call is cut; a function of shapes alone."""
-
-    rows: int
-    """Queries of a tile, padded to a power of two."""
-    num_tiles: int
-    """Tiles of queries of a row and key head."""
-    block: int
-    """Keys of a block."""
-    num_splits: int
-    """P."""
-
-
-def tiling_of(num_rows: int, num_key_heads: int, num_folded: int, width: int, capacity: int, itemsize: int) -> _Tiling:
-    """num_folded: T * G queries that share a key head; itemsize: bytes of a component."""
-    budget = BUDGETS[itemsize]
-    max_rows = max(MIN_ROWS, budget.tile_size // width)
-    rows = min(max_rows, max(MIN_ROWS, triton.next_power_of_2(num_folded)))
-    num_tiles = triton.cdiv(num_folded, rows)
-    block = max(MIN_ROWS, min(budget.max_keys, BLOCK_BYTES // (width * itemsize)))
-    wanted = NUM_PROGRAMS // (num_rows * num_key_heads * num_tiles)
-    return _Tiling(rows, num_tiles, block, max(1, min(wanted, MAX_SPLITS, triton.cdiv(capacity, block))))
-
-
 def slot_attention(
     queries: Tensor,
     keys: Tensor,
@@ -255,8 +198,7 @@ def slot_attention(
                 f"found {tree.num_nodes}"
             )
     group, itemsize, in_fp8 = num_heads // num_key_heads, queries.element_size(), keys.dtype is FP8
-    budget = BUDGETS[itemsize]
-    tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize)
+    tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize, has_large_memory())
     attended = place_for(out, (num_rows, num_tokens, num_heads * width), queries)
     parts, log_sums = new_parts((num_rows, num_tokens, num_heads, tiling.num_splits), width, queries.device)
     starts_early = overlaps(num_rows * num_tokens)
@@ -285,12 +227,12 @@ def slot_attention(
         TILES=tiling.num_tiles,
         ROWS=tiling.rows,
         BLOCK=tiling.block,
-        STAGES=NUM_STAGES,
+        STAGES=tiling.num_stages,
         IN_FP8=in_fp8,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
-        num_warps=budget.num_warps,
-        maxnreg=budget.num_registers,
+        num_warps=tiling.num_warps,
+        maxnreg=BUDGETS[itemsize].num_registers,
     )
     if parts is not None and log_sums is not None:
         combine_splits(parts, log_sums, starts, attended, capacity, tiling.block)

@@ -72,8 +72,8 @@ class Tiling(NamedTuple):
 
     @staticmethod
     def columns(num_tokens: int) -> tuple[int, int]:
-        """Columns of the two products that hold so many tokens, or the most that there are."""
-        return next((pair for pair in COLUMNS if num_tokens <= sum(pair)), COLUMNS[-1])
+        """Columns of the two products that hold so many tokens, as many as FP8_MAX_TOKENS."""
+        return next(pair for pair in COLUMNS if num_tokens <= sum(pair))
 
 
 class _Line(NamedTuple):
@@ -91,8 +91,16 @@ class _Line(NamedTuple):
 
 
 LINES = {
-    Kind.shared: (_Line(16, 64, 128, 2, 5, 4, 47), _Line(64, 64, 64, 2, 8, 4, 63), _Line(96, 64, 128, 2, 5, 4, 63)),
-    Kind.gated: (_Line(16, 64, 128, 1, 3, 4, 47), _Line(64, 64, 64, 1, 4, 4, 47), _Line(96, 128, 64, 1, 5, 8, 109)),
+    Kind.shared: (
+        _Line(16, 64, 128, 2, 5, 4, 47),
+        _Line(64, 64, 64, 2, 8, 4, 63),
+        _Line(MAX_TOKENS, 64, 128, 2, 5, 4, 63),
+    ),
+    Kind.gated: (
+        _Line(16, 64, 128, 1, 3, 4, 47),
+        _Line(64, 64, 64, 1, 4, 4, 47),
+        _Line(MAX_TOKENS, 128, 64, 1, 5, 8, 109),
+    ),
     Kind.whole: (_Line(16, 256, 128, 1, 3, 8, 144), _Line(64, 128, 128, 1, 4, 4, 122)),
 }
 """By what a product may do, in the order of tokens."""
