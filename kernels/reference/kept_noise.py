@@ -49,4 +49,5 @@ class KeptNoise:
                 self._places[key] = self._places.popitem(last=False)[1] if is_full else len(self._places)
             index = torch.tensor(list(missing.values()), device=seeds.device)
             self._rows[[self._places[key] for key in missing]] = gumbel(seeds[index], positions[index], vocab_size)
-        return self._rows[[self._places[key] for key in wanted]]
+        places = torch.tensor([self._places[key] for key in wanted], dtype=torch.int64, device=seeds.device)
+        return self._rows.index_select(0, places)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..contract import Draft, Sampling
 from .target_rows import target_rows
@@ -109,7 +110,8 @@ def _read_draft(
     """Processed rows of the `wanted` ([R, K] bool) places of the cache, their index and log q_i(X_i), both [R, K]."""
     requests, positions = wanted.nonzero(as_tuple=True)
     slots = requests if draft.idx_mapping is None else draft.idx_mapping[requests]
-    logits = allowed_draft_logits(cache[slots, positions], draft, slots, positions)
+    logits = cache.flatten(0, 1).index_select(0, slots * cache.shape[1] + positions)
+    logits = allowed_draft_logits(logits, draft, slots, positions)
     given = sampling_rows(sampling, requests)
     # statistics do not tell which token of a row at temperature 0 is certain
     is_certain = bool((given.temperature == 0).any())
@@ -165,7 +167,7 @@ def propose(
 
     valid = known & (draft_logprobs > -torch.inf)
     num_usable = valid.long().cumprod(dim=1).sum(dim=1)
-    placeholders = torch.nn.functional.pad(drafted & (draft.token_ids == -1), (0, 1))
+    placeholders = functional.pad(drafted & (draft.token_ids == -1), (0, 1))
     return Proposal(
         target=target,
         rows=rows,
@@ -191,9 +193,10 @@ def on_target_vocab(draft_probs: Tensor, draft_to_target: Tensor | None, vocab_s
         vocab_size: V, of the target.
 
     Returns:
-        [n, V] of the same dtype.
+        [n, V] of the same dtype; the rows themselves where the vocabularies are the same.
     """
-    spread = draft_probs.new_zeros(len(draft_probs), vocab_size)
-    columns = slice(0, draft_probs.shape[1]) if draft_to_target is None else draft_to_target
-    spread[:, columns] = draft_probs
-    return spread
+    num_rows, num_draft = draft_probs.shape
+    if draft_to_target is None:
+        return draft_probs if num_draft == vocab_size else functional.pad(draft_probs, (0, vocab_size - num_draft))
+    spread = draft_probs.new_zeros(num_rows, vocab_size)
+    return spread.scatter_(1, draft_to_target.expand(num_rows, -1), draft_probs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .proposal import Proposal
+from .proposal import Proposal, on_target_vocab
 
 
 def residual(proposal: Proposal, requests: Tensor, positions: Tensor, scale: Tensor) -> Tensor:
@@ -34,12 +34,11 @@ def residual(proposal: Proposal, requests: Tensor, positions: Tensor, scale: Ten
     if proposal.draft is not None and not bool(one_hot.all()):
         index = (~one_hot).nonzero()[:, 0]
         covered = proposal.draft.probs(proposal.draft_rows[requests[index], positions[index]])
-        if proposal.draft_to_target is None and len(index) == len(requests):
-            weights[:, : covered.shape[1]] -= covered
-        elif proposal.draft_to_target is None:
-            weights[index, : covered.shape[1]] -= covered
+        covered = on_target_vocab(covered, proposal.draft_to_target, weights.shape[1])
+        if len(index) == len(requests):
+            weights -= covered
         else:
-            weights[index[:, None], proposal.draft_to_target] -= covered
+            weights[index] -= covered
     return weights.clamp_(min=0.0)
 
 
@@ -62,9 +61,9 @@ def emission(proposal: Proposal, num_accepted: Tensor, scale: Tensor | None) -> 
         return proposal.target.probs(proposal.rows[requests, num_accepted])
     chosen = requests[rejected]
     recovered = residual(proposal, chosen, num_accepted[chosen], scale[chosen])
-    empty = recovered.sum(dim=1) == 0
-    if bool(rejected.all()) and not bool(empty.any()):
+    is_left = rejected.index_put((chosen,), recovered.sum(dim=1) != 0)
+    if bool(is_left.all()):
         return recovered
-    weights = proposal.target.probs(proposal.rows[requests, num_accepted])
-    weights[chosen[~empty]] = recovered[~empty]
-    return weights
+    others = requests[~is_left]
+    weights = recovered.new_empty(len(num_accepted), recovered.shape[1]).index_copy_(0, chosen, recovered)
+    return weights.index_copy_(0, others, proposal.target.probs(proposal.rows[others, num_accepted[others]]))

@@ -64,7 +64,8 @@ class Processed:
     def scaled(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """[n, V] float64, (logit - shift) / T of the logits in `rows`, cut or not."""
         temperature = None if self.temperature is None else self.temperature[rows]
-        return _scale(self.logits[rows], self.shift[rows], temperature)
+        logits = self.logits[rows] if isinstance(rows, slice) else self.logits.index_select(0, rows)
+        return _scale(logits, self.shift[rows], temperature)
 
     def logprobs(self, rows: Tensor | slice = slice(None)) -> Tensor:
         """[n, V] float64, the distributions in `rows`; -inf where cut."""
