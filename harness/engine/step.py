@@ -150,7 +150,7 @@ class Step:
         first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
         columns = torch.arange(width, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
-        return Scored(parts, outputs, first, self.target.logits(hidden[wanted.flatten()]))
+        return Scored(parts, outputs, first, self.target.logits(hidden.index_select(0, wanted.flatten())))
 
     def verify(
         self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, defers: bool = False

@@ -107,7 +107,8 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
     """What follows attention: its residual, and the feed-forward part with its own; [B, T, H]."""
     states, mlp = residual + attended, layer.mlp
     normed = norm(layer.post_attention_layernorm, states)
-    gated = mlp.act_fn(_linear(mlp.gate_proj, normed))
+    gated, activate = _linear(mlp.gate_proj, normed), mlp.act_fn
+    gated = functional.silu(gated, inplace=True) if type(activate) is nn.SiLU else activate(gated)
     gated *= _linear(mlp.up_proj, normed)
     added = _linear(mlp.down_proj, gated)
     added += states
@@ -126,7 +127,9 @@ def only(
 
 def norm(module: Any, states: Tensor) -> Tensor:
     """An RMS norm."""
-    if not is_exact(states) or not is_of(module, LLAMA, LlamaRMSNorm.__name__):
+    # the class of ours first, which is asked for faster
+    is_known = type(module) is LlamaRMSNorm or is_of(module, LLAMA, LlamaRMSNorm.__name__)
+    if not is_known or not is_exact(states):
         return module(states)
     return torch.rms_norm(states, (states.shape[-1],), module.weight, module.variance_epsilon)
 
