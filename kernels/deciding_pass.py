@@ -23,7 +23,7 @@ from .decide import FROM_RESIDUAL, UNDECIDED, decide_loaded, entry, load_token_i
 from .device_streams import ACCEPT, BONUS, RESIDUAL, load_stream, uniform
 from .device_weights import inverse
 from .residual_weights import open_loaded_rows
-from .sample_next import load_chunks, sample_next
+from .sample_next import LANES, load_chunks, load_lanes, sample_next, sum_lanes
 from .second_pass import weigh_chunks
 from .token_mask import allowed_logit, target_mask_row
 
@@ -60,27 +60,46 @@ def _prepare_all(target, draft, tokens, request, columns, count, stream, tempera
 
 
 @triton.jit
-def _load_rows(values, first_cell, columns, wanted, num_chunks, other, CHUNKS_PADDED: tl.constexpr):
-    """[rows, CHUNKS_PADDED] values that the first pass stored for the chunks of the wanted rows."""
-    chunks = tl.arange(0, CHUNKS_PADDED)[None, :]
-    at = (first_cell + columns)[:, None] * num_chunks + chunks
-    return tl.load(values + at, mask=wanted[:, None] & (chunks < num_chunks), other=other, cache_modifier=".cg")
+def _combine_rows(
+    rows, first_cell, columns, num_wanted, temperature, CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr
+):  # fmt: skip
+    """(maximum, normalizer, argmax) of the first rows, vectors; kernels.first_pass combines a row at a time.
 
-
-@triton.jit
-def _combine_rows(rows, first_cell, columns, wanted, temperature, CHUNKS_PADDED: tl.constexpr):
-    """(maximum, normalizer, argmax) of each row, vectors; kernels.first_pass combines a row at a time."""
-    maxima = _load_rows(rows.chunk_maximum, first_cell, columns, wanted, rows.num_chunks, -float("inf"), CHUNKS_PADDED)
-    sums = _load_rows(rows.chunk_sum, first_cell, columns, wanted, rows.num_chunks, 0.0, CHUNKS_PADDED)
-    maximum = tl.max(maxima, axis=1)
-    distances = (maxima - maximum[:, None]).to(tl.float64)
-    normalizer = tl.sum(sums * tl.exp(distances * inverse(temperature)), axis=1)
-    argmax = tl.full(maximum.shape, -1, tl.int32)
+    Every warp combines every row, a chunk a lane: no program meets for it, nor for what is decided from vectors that
+    every warp has.
+    """
+    maximum = tl.full(columns.shape, -float("inf"), tl.float32)
+    normalizer = tl.full(columns.shape, 0.0, tl.float64)
+    argmax = tl.full(columns.shape, -1, tl.int32)
+    factor = inverse(temperature)
+    for row in tl.static_range(WIDTH_PADDED):
+        num_chunks = tl.where(row < num_wanted, rows.num_chunks, 0)
+        cell = (first_cell + row) * rows.num_chunks
+        largest = tl.full((LANES,), -float("inf"), tl.float32)
+        for first in tl.static_range(0, CHUNKS_PADDED, LANES):
+            maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
+            largest = tl.maximum(largest, maxima)
+        highest = tl.max(largest, axis=0)
+        masses = tl.full((LANES,), 0.0, tl.float64)
+        for first in tl.static_range(0, CHUNKS_PADDED, LANES):
+            maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
+            sums = load_lanes(rows.chunk_sum + cell, first, num_chunks, 0.0)
+            masses += sums * tl.exp((maxima - highest).to(tl.float64) * factor)
+        maximum = tl.where(columns == row, highest, maximum)
+        normalizer = tl.where(columns == row, tl.sum(masses, axis=0), normalizer)
     if temperature == 0:
-        chunks = tl.arange(0, CHUNKS_PADDED)[None, :]
-        first = tl.min(tl.where(maxima == maximum[:, None], chunks, CHUNKS_PADDED), axis=1)
-        places = _load_rows(rows.chunk_argmax, first_cell, columns, wanted, rows.num_chunks, 0, CHUNKS_PADDED)
-        argmax = tl.sum(tl.where(chunks == tl.minimum(first, rows.num_chunks - 1)[:, None], places, 0), axis=1)
+        for row in tl.static_range(WIDTH_PADDED):
+            num_chunks = tl.where(row < num_wanted, rows.num_chunks, 0)
+            cell = (first_cell + row) * rows.num_chunks
+            highest = entry(maximum, columns, row)
+            chosen = tl.full((LANES,), CHUNKS_PADDED, tl.int32)
+            for first in tl.static_range(0, CHUNKS_PADDED, LANES):
+                maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
+                chunks = first + tl.arange(0, LANES)
+                chosen = tl.minimum(chosen, tl.where(maxima == highest, chunks, CHUNKS_PADDED))
+            place = tl.minimum(tl.min(chosen, axis=0), rows.num_chunks - 1)
+            found = tl.load(rows.chunk_argmax + cell + place, mask=row < num_wanted, other=0, cache_modifier=".cg")
+            argmax = tl.where(columns == row, found, argmax)
         # 1, or NaN where the row has no distribution.
         normalizer = normalizer * 0.0 + 1.0
     return maximum, normalizer, argmax
@@ -107,14 +126,6 @@ def _open(
         target, draft, tokens, temperature, request, slot, index, plan, stats, drafted,
         entry(log_ratios, columns, index), METHOD, True,
     )  # fmt: skip
-
-
-@triton.jit
-def _load_masses(rows, state, request, position, CHUNKS_PADDED: tl.constexpr):
-    """[CHUNKS_PADDED] float64 masses of the residual after `position` accepted tokens."""
-    chunks = tl.arange(0, CHUNKS_PADDED)
-    at = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks
-    return tl.load(state.masses + at, mask=chunks < rows.num_chunks, other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
@@ -158,13 +169,15 @@ def _deciding_pass_kernel(
         row = request.to(tl.int64) * (tokens.width + 1)
         if SUMS_DRAFTS:
             cell = row + (row * 0 + tokens.num_requests) * (tokens.width + 1)
-            found = _combine_rows(
-                rows, cell, columns, tl.where(columns < count, temperature, 0.0) != 0, temperature, CHUNKS_PADDED
-            )
+            # at temperature 0 no draft row is looked at
+            num_rows = tl.where(temperature != 0, count, 0)
+            found = _combine_rows(rows, cell, columns, num_rows, temperature, CHUNKS_PADDED, WIDTH_PADDED)
             of_draft = found[0], tl.full(found[0].shape, -float("inf"), tl.float32), found[1]
             proposed = draft_logprob(draft_logits, of_draft[0], of_draft[2], of_draft[1], temperature)
         proposed = tl.where(compared, proposed, 0.0)
-        maximum, normalizer, argmax = _combine_rows(rows, row, columns, columns <= count, temperature, CHUNKS_PADDED)
+        maximum, normalizer, argmax = _combine_rows(
+            rows, row, columns, count + 1, temperature, CHUNKS_PADDED, WIDTH_PADDED
+        )
         stats = (
             maximum,
             normalizer,
@@ -210,7 +223,8 @@ def _deciding_pass_kernel(
                         position = tokens.width - back
                         if (((needed >> position) & 1) != 0) & (index == 0):
                             ratio = tl.exp(entry(log_ratios, columns, position))
-                            mass = tl.sum(_load_masses(rows, state, request, position, CHUNKS_PADDED), axis=0)
+                            place = request.to(tl.int64) * state.num_positions + position
+                            mass = sum_lanes(state.masses + place * rows.num_chunks, rows.num_chunks, CHUNKS_PADDED)
                             mass = mass * ratio / entry(normalizer, columns, position)
                             if position_passes(entry(uniform_numbers, columns, position - 1), mass, ratio):
                                 index = position
@@ -225,7 +239,7 @@ def _deciding_pass_kernel(
             sample_next(
                 target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, 0,
                 opened, entry(argmax, columns, index), load_chunks(rows, row + index, CHUNKS_PADDED),
-                entry(next_uniforms, columns, index), METHOD, True, False, CHUNK, CHUNKS_PADDED,
+                entry(next_uniforms, columns, index), METHOD, True, False, CHUNK, CHUNKS_PADDED, True,
             )  # fmt: skip
     elif (group == 0) & (order == 0):
         write_padding(target, tokens, output, request, count, WIDTH_PADDED)

@@ -16,6 +16,8 @@ from .gumbel_argmax import finish
 from .residual_weights import open_rows, residual_weights
 from .row_words import row_lead
 
+LANES: tl.constexpr = tl.constexpr(32)
+"""Of a warp."""
 PIECE_BITS: tl.constexpr = tl.constexpr(128)
 """Size of a piece of a chunk, what one thread loads at a time. Pieces are summed before a token is looked for in one of
 them: a prefix sum of a whole chunk would take three times the registers that the rest of the first pass takes, and so
@@ -57,6 +59,13 @@ def chunk_masses(chunks, maximum, temperature):
 
 
 @triton.jit
+def load_lanes(values, first, num_values, other):
+    """[LANES] of the values of a row, from `first` on."""
+    places = first + tl.arange(0, LANES)
+    return tl.load(values + places, mask=places < num_values, other=other, cache_modifier=".cg")
+
+
+@triton.jit
 def _earlier(entry, value, other_entry, other_value):
     """The lower of two entries, with its value."""
     return tl.minimum(entry, other_entry), tl.where(entry <= other_entry, value, other_value)
@@ -80,15 +89,52 @@ def invert(masses, target_mass, PADDED: tl.constexpr):
 
 
 @triton.jit
+def sum_lanes(masses, num_chunks, CHUNKS_PADDED: tl.constexpr):
+    """The sum of float64 masses in memory. Every warp adds them up, a mass a lane, so that no program meets for it."""
+    whole = tl.full((LANES,), 0.0, tl.float64)
+    for first in tl.static_range(0, CHUNKS_PADDED, LANES):
+        whole += load_lanes(masses, first, num_chunks, 0.0)
+    return tl.sum(whole, axis=0)
+
+
+@triton.jit
+def invert_lanes(masses, num_chunks, target_mass, CHUNKS_PADDED: tl.constexpr):
+    """`invert` of float64 masses in memory, in the manner of `sum_lanes`."""
+    chosen, in_front = tl.full((), CHUNKS_PADDED, tl.int32), tl.full((), 0.0, tl.float64)
+    last, before_last, before = tl.full((), 0, tl.int32), in_front, in_front
+    for first in tl.static_range(0, CHUNKS_PADDED, LANES):
+        entries = first + tl.arange(0, LANES)
+        mass = load_lanes(masses, first, num_chunks, 0.0)
+        cumulative = before + tl.cumsum(mass, axis=0)
+        candidates = tl.where((cumulative > target_mass) & (mass > 0), entries, CHUNKS_PADDED)
+        found, in_front_of_it = tl.reduce((candidates, cumulative - mass), 0, _earlier)
+        chosen, in_front = _earlier(chosen, in_front, found, in_front_of_it)
+        found = tl.max(tl.where(mass > 0, entries, -1))
+        before_last = tl.where(found >= 0, before + tl.sum(tl.where(entries < found, mass, 0.0), axis=0), before_last)
+        last = tl.maximum(last, found)
+        before += tl.sum(mass, axis=0)
+    is_beyond = chosen == CHUNKS_PADDED
+    return tl.where(is_beyond, last, chosen), tl.where(is_beyond, before_last, in_front)
+
+
+@triton.jit
 def find_token(
     target, draft, opened, masses, target_mass, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
     CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, removed=None,
 ):  # fmt: skip
     """The token whose cumulative weight first exceeds `target_mass`, by chunk, piece and token."""
+    chunk, in_front = invert(masses, target_mass, CHUNKS_PADDED)
+    return find_in_chunk(target, draft, opened, chunk, target_mass - in_front, READS_DRAFT, TRUNCATED, CHUNK, removed)
+
+
+@triton.jit
+def find_in_chunk(
+    target, draft, opened, chunk, rest, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr,
+    removed=None,
+):  # fmt: skip
+    """The token of a chunk whose cumulative weight there first exceeds `rest`."""
     PIECE: tl.constexpr = PIECE_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     PIECES: tl.constexpr = CHUNK // PIECE
-    chunk, in_front = invert(masses, target_mass, CHUNKS_PADDED)
-    rest = target_mass - in_front
     offsets = chunk * CHUNK + tl.arange(0, CHUNK)
     weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
     pieces = tl.sum(tl.reshape(weights, (PIECES, PIECE)).to(tl.float64), axis=1)
@@ -104,7 +150,7 @@ def find_token(
 def sample_next(
     target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, num_groups,
     opened, argmax, chunks, uniform_number, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
-    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, IN_LANES: tl.constexpr = False,
 ):  # fmt: skip
     """Draw the token that follows `index` accepted ones with the uniform number `uniform_number`, and write it.
 
@@ -114,41 +160,50 @@ def sample_next(
         opened: the rows, from `open_rows`.
         argmax: of the target row, what is certain to be drawn.
         chunks: of the target row, from `load_chunks`.
+        IN_LANES: look for the chunk by `invert_lanes` where the second pass summed.
     """
     row = request.to(tl.int64) * (tokens.width + 1) + index
     normalizer = opened[11]
     token = tl.where(normalizer == normalizer, argmax, 0)
     certain = (temperature == 0) | (normalizer != normalizer)
     if METHOD != "coupled" and not certain:
-        places = tl.arange(0, CHUNKS_PADDED)
-        if TRUNCATED or plan >= FROM_RESIDUAL:
-            at = state.masses + masses_row * rows.num_chunks + places
-            masses = tl.load(at, mask=places < rows.num_chunks, other=0.0, cache_modifier=".cg")
-        else:
-            masses = chunk_masses(chunks, opened[1], temperature)
-            if plan == FROM_TARGET_WITHOUT:
-                shrunk = (opened[8] + row_lead(opened[0], target.lead)) // CHUNK
-                offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
-                left_mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), CHUNK)
-                masses = tl.where(places == shrunk, left_mass, masses)
-        whole = tl.sum(masses, axis=0)
-        if plan != FROM_TARGET:
-            if whole == 0:
-                # Rounding left the residual without mass; the target's own distribution takes its place. In strips,
-                # because what is rare must not cost registers.
-                stats = opened[1], normalizer, opened[2]
-                opened = open_rows(
-                    target, draft, tokens, state, temperature, request, slot, index, FROM_TARGET, stats,
-                    METHOD, READS_DRAFT,
-                )  # fmt: skip
-                for strip in range(rows.num_chunks * (CHUNK // STRIP)):
-                    offsets = strip * STRIP + tl.arange(0, STRIP)
-                    mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), STRIP)
-                    masses += tl.where(places == strip // (CHUNK // STRIP), mass, 0.0)
-                whole = tl.sum(masses, axis=0)
-        token = find_token(
-            target, draft, opened, masses, uniform_number * whole, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED
-        )
+        chunk, rest, whole = tl.full((), 0, tl.int32), tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
+        if IN_LANES:
+            if plan >= FROM_RESIDUAL:
+                summed = state.masses + masses_row * rows.num_chunks
+                whole = sum_lanes(summed, rows.num_chunks, CHUNKS_PADDED)
+                chunk, in_front = invert_lanes(summed, rows.num_chunks, uniform_number * whole, CHUNKS_PADDED)
+                rest = uniform_number * whole - in_front
+        if whole == 0:
+            places = tl.arange(0, CHUNKS_PADDED)
+            if TRUNCATED or plan >= FROM_RESIDUAL:
+                at = state.masses + masses_row * rows.num_chunks + places
+                masses = tl.load(at, mask=places < rows.num_chunks, other=0.0, cache_modifier=".cg")
+            else:
+                masses = chunk_masses(chunks, opened[1], temperature)
+                if plan == FROM_TARGET_WITHOUT:
+                    shrunk = (opened[8] + row_lead(opened[0], target.lead)) // CHUNK
+                    offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
+                    left_mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), CHUNK)
+                    masses = tl.where(places == shrunk, left_mass, masses)
+            whole = tl.sum(masses, axis=0)
+            if plan != FROM_TARGET:
+                if whole == 0:
+                    # Rounding left the residual without mass; the target's own distribution takes its place. In strips,
+                    # because what is rare must not cost registers.
+                    stats = opened[1], normalizer, opened[2]
+                    opened = open_rows(
+                        target, draft, tokens, state, temperature, request, slot, index, FROM_TARGET, stats,
+                        METHOD, READS_DRAFT,
+                    )  # fmt: skip
+                    for strip in range(rows.num_chunks * (CHUNK // STRIP)):
+                        offsets = strip * STRIP + tl.arange(0, STRIP)
+                        mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), STRIP)
+                        masses += tl.where(places == strip // (CHUNK // STRIP), mass, 0.0)
+                    whole = tl.sum(masses, axis=0)
+            chunk, in_front = invert(masses, uniform_number * whole, CHUNKS_PADDED)
+            rest = uniform_number * whole - in_front
+        token = find_in_chunk(target, draft, opened, chunk, rest, READS_DRAFT, TRUNCATED, CHUNK)
         if METHOD == "pr35461":
             winner_of_groups = finish(state, row * rows.num_chunks, num_groups, temperature, True, CHUNKS_PADDED)
             token = tl.where(winner_of_groups >= 0, winner_of_groups, token)

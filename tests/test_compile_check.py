@@ -32,13 +32,14 @@ def _scaling_kernel(values, size, BLOCK: tl.constexpr):
     block = tl.load(values + offsets, mask=offsets < size, other=0.0)
     tl.store(values + offsets, block / tl.sum(block), mask=offsets < size)
 
-def scale(block, values=torch.zeros(100)):
-    _scaling_kernel[(1,)](values, values.numel(), BLOCK=block, num_warps=1)
+def scale(block, values=torch.zeros(100), num_warps=1):
+    _scaling_kernel[(1,)](values, values.numel(), BLOCK=block, num_warps=num_warps)
 
 launches = [
     ("small", lambda: scale(128)),
     ("small again", lambda: scale(128)),
     ("another type", lambda: scale(128, torch.zeros(100, dtype=torch.float16))),
+    ("four warps", lambda: scale(128, num_warps=4)),
     ("far too large", lambda: scale(8192)),
 ]
 found = {target: compile_for(target, launches) for target in map(int, sys.argv[1:])}
@@ -75,16 +76,19 @@ def test_a_kernel_that_spills_is_reported(toys: dict[int, list[dict]], target: i
 
 
 def test_every_variant_is_compiled_once(toys: dict[int, list[dict]]):
-    assert [item["launched_by"] for item in toys[90]] == ["small", "another type", "far too large"]
+    assert [item["launched_by"] for item in toys[90]] == ["small", "another type", "four warps", "far too large"]
     for target, variants in toys.items():
         for item in variants:
-            assert (item["target"], item["kernel"], item["num_warps"]) == (target, "_scaling_kernel", 1)
+            num_warps = 4 if item["launched_by"] == "four warps" else 1
+            assert (item["target"], item["kernel"], item["num_warps"]) == (target, "_scaling_kernel", num_warps)
+            # the sum is of all warps
+            assert (item["num_barriers"] > 0) is (num_warps > 1)
         assert 0 < variants[0]["num_registers"] < 100
         assert variants[0]["spill_store_bytes"] == variants[0]["spill_load_bytes"] == 0
 
 
 def variant(kernel: str, num_spilled: int) -> CompiledVariant:
-    return CompiledVariant(90, kernel, "a call", 4, 96, 128, num_spilled, num_spilled, num_spilled)
+    return CompiledVariant(90, kernel, "a call", 4, 96, 128, num_spilled, num_spilled, num_spilled, 2)
 
 
 def test_complaints_are_spills_and_kernels_that_nothing_launched():
@@ -106,7 +110,7 @@ def test_shared_memory_that_a_generation_does_not_have_is_a_complaint():
 def test_the_table_has_a_line_for_each_variant():
     lines = to_text([variant("_one_kernel", 0), variant("_two_kernel", 8)]).splitlines()
     assert len(lines) == 3 and lines[0].startswith("target")
-    assert lines[2].split() == ["sm_90", "_two_kernel", "a", "call", "4", "96", "128", "8", "8", "8"]
+    assert lines[2].split() == ["sm_90", "_two_kernel", "a", "call", "4", "96", "128", "8", "8", "8", "2"]
 
 
 def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -31,6 +31,7 @@ WARP_SIZE = 32
 SHARED_BYTES = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 """Of a program at most, by target (CUDA C++ Programming Guide, table of compute capabilities)."""
 _REGISTERS = re.compile(r"Used (\d+) registers")
+_BARRIER = re.compile(r"\b(?:bar|barrier)\.sync")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
@@ -51,6 +52,8 @@ class CompiledVariant(NamedTuple):
     """Of a thread, as are the spills."""
     spill_store_bytes: int
     spill_load_bytes: int
+    num_barriers: int
+    """Places at which the warps of a program wait for one another; each costs some 0.1 us where nothing else runs."""
 
     @property
     def spills(self) -> bool:
@@ -124,6 +127,7 @@ class _Recorder:
             stack_bytes=stack,
             spill_store_bytes=stores,
             spill_load_bytes=loads,
+            num_barriers=len(_BARRIER.findall(kernel.asm["ptx"])),
         )
 
 
@@ -200,7 +204,8 @@ def complaints(target: int, variants: Iterable[CompiledVariant], expected: set[s
 
 def to_text(variants: Iterable[CompiledVariant]) -> str:
     """A table with one line per variant."""
-    header = ("target", "kernel", "launched by", "warps", "registers", "shared B", "stack B", "spill st. B", "ld. B")
+    resources = ("warps", "registers", "shared B", "stack B", "spill st. B", "ld. B", "barriers")
+    header = ("target", "kernel", "launched by", *resources)
     rows = [header, *((f"sm_{item.target}", *map(str, item[1:])) for item in variants)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     return "\n".join(
