@@ -12,12 +12,14 @@ from harness.backends.local import model_store
 from harness.backends.local.model_store import ModelStore
 from harness.models.fp8_linear import FP8
 from harness.models.target import TargetModel, load_target
+from harness.report.tables.engines import engine_tables
 from harness.settings.guarantee import labels
 from harness.settings.identity import determinants
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.sections import BackendConfig
 from kernels.contract import VerificationMethod
 from kernels.methods import TreeMethod
+from tests.synthetic_cells import analysed, config, simulated_cell
 from tests.test_zoo_decoding import cell, texts
 from tests.tiny_models import random_causal_lm, save_target_folder
 
@@ -98,3 +100,16 @@ def test_experts_and_latents_are_refused(name):
     backend = BackendConfig(device="cpu", **{name: "fp8"})
     with pytest.raises(ValueError, match=rf"backend.{name}=fp8: expected .*, found .*use backend.{name}=auto"):
         _ = ModelStore().models(target, backend).meta_models.target
+
+
+def test_a_peer_stands_beside_this_engine_with_8_bits_and_without():
+    """Would catch a comparison that is left out because what a server rounds is not known, and rows of one name."""
+    peer = simulated_cell(config(backend__kind="server", server__engine="vllm"), [0.5], num_prompts=4)
+    own = [
+        simulated_cell(config(backend__weight_dtype=dtype), [0.5], num_prompts=4, step_s=step_s)
+        for dtype, step_s in (("auto", 0.01), ("fp8", 0.005))
+    ]
+    (table,) = engine_tables(analysed(peer, *own))
+    rounding, ratio = (table.header.index(name) for name in ("rounding", "ratio by prompts"))
+    found = {"fp8" in str(row[rounding]): row[ratio].value for row in table.rows}
+    assert found == {False: pytest.approx(1), True: pytest.approx(2)}

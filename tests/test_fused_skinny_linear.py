@@ -234,6 +234,8 @@ def test_two_products_hold_all_tokens(num_tokens: int):
     first, more = Tiling.columns(num_tokens)
     assert first + more == min(columns for columns in (16, 32, 64, 96) if columns >= num_tokens)
     assert first in (16, 32, 64) and more in (0, 32)
+    with pytest.raises(ValueError, match="at most 256 tokens, found 257"):
+        Tiling.columns(257)
 
 
 @pytest.mark.parametrize(

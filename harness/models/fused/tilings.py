@@ -72,8 +72,11 @@ class Tiling(NamedTuple):
 
     @staticmethod
     def columns(num_tokens: int) -> tuple[int, int]:
-        """Columns of the two products that hold so many tokens, as many as FP8_MAX_TOKENS."""
-        return next(pair for pair in COLUMNS if num_tokens <= sum(pair))
+        """Columns of the two products that hold so many tokens. Raises ValueError where none do."""
+        found = next((pair for pair in COLUMNS if num_tokens <= sum(pair)), None)
+        if found is None:
+            raise ValueError(f"expected at most {FP8_MAX_TOKENS} tokens, found {num_tokens}; run torch's product")
+        return found
 
 
 class _Line(NamedTuple):
