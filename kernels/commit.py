@@ -1,6 +1,6 @@
 """What a round decided, packed for the host and taken into the slots. Twin of kernels.reference.commit.
 
-One launch in the place of some fifteen operations on a few numbers each, which take a GPU 2 us apiece.
+One launch in the place of sixteen operations on a few numbers each.
 """
 
 from __future__ import annotations

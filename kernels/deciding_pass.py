@@ -65,8 +65,8 @@ def _combine_rows(
 ):  # fmt: skip
     """(maximum, normalizer, argmax) of the first rows, vectors; kernels.first_pass combines a row at a time.
 
-    Every warp combines every row, a chunk a lane: no program meets for it, nor for what is decided from vectors that
-    every warp has.
+    Every warp combines every row, a chunk a lane. So none waits for another here, nor where it decides from these
+    vectors, which it has whole.
     """
     maximum = tl.full(columns.shape, -float("inf"), tl.float32)
     normalizer = tl.full(columns.shape, 0.0, tl.float64)

@@ -90,7 +90,7 @@ def invert(masses, target_mass, PADDED: tl.constexpr):
 
 @triton.jit
 def sum_lanes(masses, num_chunks, CHUNKS_PADDED: tl.constexpr):
-    """The sum of float64 masses in memory. Every warp adds them up, a mass a lane, so that no program meets for it."""
+    """The sum of float64 masses in memory. Every warp adds them up, a mass a lane, so that none waits for another."""
     whole = tl.full((LANES,), 0.0, tl.float64)
     for first in tl.static_range(0, CHUNKS_PADDED, LANES):
         whole += load_lanes(masses, first, num_chunks, 0.0)

@@ -53,7 +53,7 @@ class CompiledVariant(NamedTuple):
     spill_store_bytes: int
     spill_load_bytes: int
     num_barriers: int
-    """Places at which the warps of a program wait for one another; each costs some 0.1 us where nothing else runs."""
+    """Places in its code at which the warps of a program wait for one another."""
 
     @property
     def spills(self) -> bool:

@@ -24,7 +24,8 @@ MIN_ROWS = 16
 MIN_SAVED = 580
 """Positions of a slot that sharing must spare each program before the keys of a full tile of queries are shared out:
 with fewer, combine_splits takes longer than sharing saves. Groups of rows of prompts have full tiles. A layer with 16
-slots of 4 tokens beside a prompt of 128, in slots of 1,152 positions: 188 us, and 192 where two programs share."""
+slots of 4 tokens beside a prompt of 128, in slots of 1,152 positions, with 4 warps a program: 188.1 us, and 192.2 where
+two programs share."""
 
 
 class Blocks(NamedTuple):
@@ -44,19 +45,21 @@ LARGE_BLOCKS = Blocks(32768, 3)
 """Where each multiprocessor has one program. A layer of 16 slots, us with plain blocks, and with large ones and 4 or 8
 warps:
 
-    tokens a row                         128 to 384 keys               828 to 1,084 keys
-    1                              130.7     129.1   129.1         140.0   140.7   140.3
-    4                              138.7     134.5   134.9         157.7   147.0   146.5
-    6                              149.8     148.0   147.3         169.2   162.1   159.6
-    4, beside a prompt of 128      196.6     192.2   193.0
-"""
+    tokens a row                          128 to 384 keys                    828 to 1,084 keys
+    1                              125.2, 130.7   129.1   129.1     141.0, 138.9   140.7   140.3
+    4                              137.8, 139.6   134.5   134.9     157.5, 157.8   147.0   146.5
+    6                              149.3, 150.2   148.0   147.3     169.1, 169.2   162.1   159.6
+    4, beside a prompt of 128      195.9, 197.3   192.2   193.0
+
+Plain blocks were timed first and last, the faster of two graphs each; the first case of all, 125.2, before the clock
+had settled."""
 MANY_WARPS = 8
 """Of a program with large blocks and more than the smallest tile, and of one with a full tile where shared memory is
 small: with 4 they spill."""
 MORE_BLOCKS = Blocks(16384, 4)
-"""Where a multiprocessor has several programs, of the smallest tiles. 64 slots, us with plain blocks, these and large
-ones: 150, 149 and 152 with one token a row, 217, 216 and 218 with 4; with 700 keys more 197, 192 and 193, 266, 259 and
-261."""
+"""Where a multiprocessor has several programs, of the smallest tiles. 64 slots, us with plain blocks (first and last),
+these and large ones: 148.8 to 150.4, 149.0 and 151.9 with one token a row, 213.3 to 219.9, 216.2 and 217.9 with 4; with
+700 keys more 197.4, 191.8 and 193.3, 265.7, 259.1 and 261.2."""
 LARGE_MEMORY = (9, 10)
 """Major versions of GPUs that have 227 KiB of shared memory; others have plain blocks."""
 
