@@ -25,15 +25,63 @@ NO_PLACE: tl.constexpr = tl.constexpr(2**30)
 
 
 @triton.jit
+def load_early(
+    target, row_logits, first_chunk, num_tokens, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """The logits that `sum_chunks` sums in its first EARLY steps, a tuple, in their own type: of aligned rows.
+
+    Their address takes nothing from memory. So they may be loaded ahead of the scalars that say whether they matter.
+    """
+    STEP: tl.constexpr = 32 * GROUP
+    first = (first_chunk + tl.arange(0, PARTS))[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
+    loaded = ()
+    for step in tl.static_range(EARLY):
+        offsets = first + step * STEP
+        loaded = loaded + (tl.load(row_logits + offsets, mask=offsets < num_tokens, other=-float("inf")),)
+    return loaded
+
+
+@triton.jit
+def _add_step(
+    values, offsets, sofar, high, low, METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr,
+    LANES: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """(maximum, sums, moments, places) of every thread after one more step, and the largest logits of the step."""
+    maximum, sums, moments, places = sofar
+    logits = tl.reshape(values, (PARTS, LANES, GROUP))
+    largest = tl.max(logits, axis=2)
+    higher = tl.maximum(maximum, largest)
+    # While all is -inf any finite reference does; -inf minus -inf would be NaN.
+    reference = tl.where(higher == -float("inf"), 0.0, higher)
+    weights = weigh(logits, reference[:, :, None], high, low)
+    shrink = weigh(maximum, reference, high, low).to(tl.float64)
+    if METHOD == "typical":
+        distances = logits - reference[:, :, None]
+        moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
+        added = tl.sum(tl.where(weights > 0, weights * distances, 0.0), axis=2).to(tl.float64)
+        moments = shrink * (moments + moved) + added
+    sums = sums * shrink + tl.sum(weights, axis=2).to(tl.float64)
+    if GREEDY:
+        of_group = tl.reshape(offsets, (PARTS, LANES, GROUP))
+        found = tl.min(tl.where(logits == largest[:, :, None], of_group, NO_PLACE), axis=2)
+        places = tl.where(largest > maximum, found, places)
+    return (higher, sums, moments, places), largest
+
+
+@triton.jit
 def sum_chunks(
     target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    UNROLL: tl.constexpr,
+    UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
 ):  # fmt: skip
     """Statistics of PARTS chunks of one row, a chunk for each warp.
 
     Every thread keeps a maximum and a sum of its own, in units of that maximum, until the chunk has been read: threads
     meet once a chunk and not once a step.
+
+    Args:
+        early: of the first EARLY steps, from `load_early`; not where coupled noise decides.
 
     Returns:
         ([PARTS] float32 maximum, float64 sum, float64 moment, int32 first token with the maximum of each chunk; what
@@ -44,38 +92,28 @@ def sum_chunks(
     high, low = scale(temperature)
     chunks = first_chunk + tl.arange(0, PARTS)
     first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
-    maximum = tl.full((PARTS, LANES), -float("inf"), tl.float32)
-    sums = tl.full((PARTS, LANES), 0.0, tl.float64)
-    moments = tl.full((PARTS, LANES), 0.0, tl.float64)
-    places = tl.full((PARTS, LANES), 0, tl.int32)
-    for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
+    sofar = (
+        tl.full((PARTS, LANES), -float("inf"), tl.float32),
+        tl.full((PARTS, LANES), 0.0, tl.float64),
+        tl.full((PARTS, LANES), 0.0, tl.float64),
+        tl.full((PARTS, LANES), 0, tl.int32),
+    )
+    for step in tl.static_range(EARLY):
+        offsets = first + step * STEP
+        values = only_allowed(early[step].to(tl.float32), offsets, target.vocab_size, mask, GROUP)
+        sofar, _ = _add_step(values, offsets, sofar, high, low, METHOD, GREEDY, PARTS, LANES, GROUP)
+    for step in tl.range(EARLY * STEP, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
         values = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
         values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
-        logits = tl.reshape(values, (PARTS, LANES, GROUP))
-        largest = tl.max(logits, axis=2)
-        higher = tl.maximum(maximum, largest)
-        # While all is -inf any finite reference does; -inf minus -inf would be NaN.
-        reference = tl.where(higher == -float("inf"), 0.0, higher)
-        weights = weigh(logits, reference[:, :, None], high, low)
-        shrink = weigh(maximum, reference, high, low).to(tl.float64)
-        if METHOD == "typical":
-            distances = logits - reference[:, :, None]
-            moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
-            added = tl.sum(tl.where(weights > 0, weights * distances, 0.0), axis=2).to(tl.float64)
-            moments = shrink * (moments + moved) + added
-        sums = sums * shrink + tl.sum(weights, axis=2).to(tl.float64)
-        if GREEDY:
-            of_group = tl.reshape(offsets, (PARTS, LANES, GROUP))
-            found = tl.min(tl.where(logits == largest[:, :, None], of_group, NO_PLACE), axis=2)
-            places = tl.where(largest > maximum, found, places)
-        maximum = higher
+        sofar, largest = _add_step(values, offsets, sofar, high, low, METHOD, GREEDY, PARTS, LANES, GROUP)
         if METHOD == "coupled" and not GREEDY:
             groups = chunks[:, None] * (CHUNK // GROUP) + step // GROUP + tl.arange(0, LANES)[None, :]
             kept = race(
                 kept, values, largest, offsets, groups, target.vocab_size, output.to_target_ids, seed, position, high,
                 PARTS, LANES, GROUP,
             )  # fmt: skip
+    maximum, sums, moments, places = sofar
     highest = tl.max(maximum, axis=1)
     reference = tl.where(highest == -float("inf"), 0.0, highest)[:, None]
     shrink = weigh(maximum, reference, high, low).to(tl.float64)
@@ -123,16 +161,16 @@ def _leader_of_group(
 def read_group(
     target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
     METHOD: tl.constexpr, GREEDY: tl.constexpr, SETS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
-    GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    GROUP: tl.constexpr, UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
 ):  # fmt: skip
-    """Read the chunks of one program, SETS times PARTS of them."""
+    """Read the chunks of one program, SETS times PARTS of them; with one set `early` may have the first steps."""
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     kept = no_race(PARTS, 32)
     for part in range(SETS):
         first_chunk = (group * SETS + part) * PARTS
         highest, total, moment, first_place, kept = sum_chunks(
             target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
-            METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL,
+            METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL, early, EARLY,
         )  # fmt: skip
         chunks = first_chunk + tl.arange(0, PARTS)
         at = row * rows.num_chunks + chunks

@@ -60,46 +60,66 @@ def _prepare_all(target, draft, tokens, request, columns, count, stream, tempera
 
 
 @triton.jit
+def _add_each(first, second, third, fourth, other_first, other_second, other_third, other_fourth):
+    """The sums of four numbers each."""
+    return first + other_first, second + other_second, third + other_third, fourth + other_fourth
+
+
+@triton.jit
 def _combine_rows(
     rows, first_cell, columns, num_wanted, temperature, CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr
 ):  # fmt: skip
     """(maximum, normalizer, argmax) of the first rows, vectors; kernels.first_pass combines a row at a time.
 
-    Every warp combines every row, a chunk a lane. So none waits for another here, nor where it decides from these
-    vectors, which it has whole.
+    Every warp finds the maxima of all rows, a chunk a lane, so that none waits for another. The factors in float64 are
+    shared out over all threads, because repeating them takes longer than to wait, once for four rows.
     """
     maximum = tl.full(columns.shape, -float("inf"), tl.float32)
     normalizer = tl.full(columns.shape, 0.0, tl.float64)
     argmax = tl.full(columns.shape, -1, tl.int32)
-    factor = inverse(temperature)
+    places = tl.arange(0, WIDTH_PADDED * CHUNKS_PADDED)
+    row_of, chunk_of = places // CHUNKS_PADDED, places % CHUNKS_PADDED
+    at = (first_cell + row_of) * rows.num_chunks + chunk_of
+    inside = (row_of < num_wanted) & (chunk_of < rows.num_chunks)
+    maxima = tl.load(rows.chunk_maximum + at, mask=inside, other=-float("inf"), cache_modifier=".cg")
+    sums = tl.load(rows.chunk_sum + at, mask=inside, other=0.0, cache_modifier=".cg")
+    highest = tl.full(places.shape, -float("inf"), tl.float32)
     for row in tl.static_range(WIDTH_PADDED):
         num_chunks = tl.where(row < num_wanted, rows.num_chunks, 0)
         cell = (first_cell + row) * rows.num_chunks
         largest = tl.full((LANES,), -float("inf"), tl.float32)
         for first in tl.static_range(0, CHUNKS_PADDED, LANES):
-            maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
-            largest = tl.maximum(largest, maxima)
-        highest = tl.max(largest, axis=0)
-        masses = tl.full((LANES,), 0.0, tl.float64)
-        for first in tl.static_range(0, CHUNKS_PADDED, LANES):
-            maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
-            sums = load_lanes(rows.chunk_sum + cell, first, num_chunks, 0.0)
-            masses += sums * tl.exp((maxima - highest).to(tl.float64) * factor)
-        maximum = tl.where(columns == row, highest, maximum)
-        normalizer = tl.where(columns == row, tl.sum(masses, axis=0), normalizer)
+            largest = tl.maximum(largest, load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf")))
+        of_row = tl.max(largest, axis=0)
+        maximum = tl.where(columns == row, of_row, maximum)
+        highest = tl.where(row_of == row, of_row, highest)
+    masses = sums * tl.exp((maxima - highest).to(tl.float64) * inverse(temperature))
+    for row in tl.static_range(0, WIDTH_PADDED, 4):
+        totals = tl.reduce(
+            (
+                tl.where(row_of == row, masses, 0.0),
+                tl.where(row_of == row + 1, masses, 0.0),
+                tl.where(row_of == row + 2, masses, 0.0),
+                tl.where(row_of == row + 3, masses, 0.0),
+            ),
+            0,
+            _add_each,
+        )
+        for beside in tl.static_range(4):
+            normalizer = tl.where(columns == row + beside, totals[beside], normalizer)
     if temperature == 0:
         for row in tl.static_range(WIDTH_PADDED):
             num_chunks = tl.where(row < num_wanted, rows.num_chunks, 0)
             cell = (first_cell + row) * rows.num_chunks
-            highest = entry(maximum, columns, row)
+            largest_of_row = entry(maximum, columns, row)
             chosen = tl.full((LANES,), CHUNKS_PADDED, tl.int32)
             for first in tl.static_range(0, CHUNKS_PADDED, LANES):
-                maxima = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
+                of_lane = load_lanes(rows.chunk_maximum + cell, first, num_chunks, -float("inf"))
                 chunks = first + tl.arange(0, LANES)
-                chosen = tl.minimum(chosen, tl.where(maxima == highest, chunks, CHUNKS_PADDED))
+                chosen = tl.minimum(chosen, tl.where(of_lane == largest_of_row, chunks, CHUNKS_PADDED))
             place = tl.minimum(tl.min(chosen, axis=0), rows.num_chunks - 1)
-            found = tl.load(rows.chunk_argmax + cell + place, mask=row < num_wanted, other=0, cache_modifier=".cg")
-            argmax = tl.where(columns == row, found, argmax)
+            token = tl.load(rows.chunk_argmax + cell + place, mask=row < num_wanted, other=0, cache_modifier=".cg")
+            argmax = tl.where(columns == row, token, argmax)
         # 1, or NaN where the row has no distribution.
         normalizer = normalizer * 0.0 + 1.0
     return maximum, normalizer, argmax
@@ -138,6 +158,7 @@ def _deciding_pass_kernel(
     CHUNK: tl.constexpr,
     GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
+    SPREAD: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -208,7 +229,7 @@ def _deciding_pass_kernel(
             chunks = group * PARTS + tl.arange(0, PARTS)
             masses = weigh_chunks(
                 target, draft, opened, chunks, stream[0], stream[1] + position,
-                METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL,
+                METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL, SPREAD,
             )[0]  # fmt: skip
             if METHOD == "block":
                 places = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks

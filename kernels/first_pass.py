@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from .acceptance_test import draft_logprob, keep_prepared, load_prepared, load_proposal, prepare
 from .addresses import draft_row, prefetch, row_address
-from .chunks import read_group
+from .chunks import load_early, read_group
 from .conclude import (
     arrive,
     conclude_only_row,
@@ -116,6 +116,7 @@ def _first_pass_kernel(
     CHUNK: tl.constexpr,
     GROUP: tl.constexpr,
     UNROLL: tl.constexpr,
+    EARLY: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr,
     WIDTH_PADDED: tl.constexpr,
     EMITS: tl.constexpr,
@@ -131,6 +132,13 @@ def _first_pass_kernel(
     request = tl.program_id(0) // PROGRAMS
     group = tl.program_id(0) % PROGRAMS - APART
     index = tl.program_id(1)
+    early = None
+    if EARLY > 0:
+        # A program that only prepares has a group before the first.
+        num_tokens = tl.where(group >= 0, target.vocab_size, 0)
+        early = load_early(
+            target, row_address(target, tokens, request, index), group * PARTS, num_tokens, PARTS, CHUNK, GROUP, EARLY
+        )
     # All scalars at once, ahead of every branch (see kernels.addresses).
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
     count = served_count(tokens, request, temperature, cutting, False)
@@ -188,12 +196,12 @@ def _first_pass_kernel(
                 if temperature == 0:
                     read_group(
                         target, rows, state, streams, output, row_logits, mask, request, index, cells, temperature,
-                        group, METHOD, True, SETS, PARTS, CHUNK, GROUP, 1,
+                        group, METHOD, True, SETS, PARTS, CHUNK, GROUP, 1, early, EARLY,
                     )  # fmt: skip
                 else:
                     read_group(
                         target, rows, state, streams, output, row_logits, mask, request, index, cells, temperature,
-                        group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL,
+                        group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL, early, EARLY,
                     )  # fmt: skip
         is_complete = False
         if DECIDES:

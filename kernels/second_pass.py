@@ -27,9 +27,10 @@ from .sample_next import load_chunks, next_uniform, sample_next
 def weigh_chunks(
     target, draft, opened, chunks, seed, position, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
     TRUNCATED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    SPREAD: tl.constexpr = 1,
 ):  # fmt: skip
-    """([PARTS] float64 masses of chunks, a warp for each; for pr35461 the Gumbel leader of their tokens)."""
-    LANES: tl.constexpr = 32
+    """([PARTS] float64 masses of chunks, SPREAD warps for each; for pr35461 the Gumbel leader of their tokens)."""
+    LANES: tl.constexpr = 32 * SPREAD
     STEP: tl.constexpr = LANES * GROUP
     first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]
     sums = tl.full((PARTS, LANES), 0.0, tl.float64)

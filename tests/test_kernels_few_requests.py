@@ -29,7 +29,7 @@ def test_the_pass_that_decides_changes_no_token(
         late = checked_verdict(batch, method, workspace)
         assert workspace.busy_counters() == []
         with monkeypatch.context() as patch:
-            patch.setattr(passes, "LATE_REQUESTS", {})
+            patch.setattr(passes, "LATE_PROGRAMS", {})
             early = batch.found(verification_of(method), workspace)
         assert late.token_ids.tolist() == early.token_ids.tolist()
         assert late.num_accepted.tolist() == early.num_accepted.tolist()
