@@ -38,7 +38,8 @@ def load_early(
     loaded = ()
     for step in tl.static_range(EARLY):
         offsets = first + step * STEP
-        loaded = loaded + (tl.load(row_logits + offsets, mask=offsets < num_tokens, other=-float("inf")),)
+        values = tl.load(row_logits + offsets, mask=offsets < num_tokens, other=-float("inf"))
+        loaded += (values,)  # type: ignore[assignment]
     return loaded
 
 

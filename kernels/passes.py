@@ -20,6 +20,7 @@ import triton
 from .contract import VerificationMethod
 from .deciding_pass import _deciding_pass_kernel
 from .first_pass import _first_pass_kernel
+from .late_decision import decides_late, late_program
 from .register_limits import (
     deciding_pass_registers,
     first_pass_registers,
@@ -40,16 +41,9 @@ SECOND_PASS_UNROLL, LADEN_UNROLL = 8, 4
 """Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too, or rows
 are put together from words."""
 FEW_REQUESTS = 64
-"""Up to this many the second pass runs with 4 warps, which meet sooner; beyond it with 8, which need fewer registers."""
+"""Up to this many the second pass runs with 4 warps, which meet sooner; beyond with 8, which take fewer registers."""
 MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
-MANY_LATE, FEW_LATE = ((4, 2, 4), (8, 4, 4), (32, 8, 8)), ((8, 4, 4), (16, 8, 4))
-LATE_PROGRAMS = {Method.probabilistic: MANY_LATE, Method.lenient: MANY_LATE, Method.block: FEW_LATE}
-"""Methods under which the second pass decides: up to so many requests, the chunks that a program weighs, and its warps.
-us of block at 16 requests on an H100, with 8 chunks and 4 warps 30.3, 8 and 8 31.6, 4 and 4 32.8, where the first pass
-decides 34.0; of probabilistic at 4, with 2 and 4 15.8, 4 and 4 16.1 (H200)."""
-MAX_CHUNK_SUMS = 512
-"""Sums of chunks that a program of the deciding pass holds, at most."""
 SMALL_GRID = 512
 """Up to this many programs of a first pass do not saturate the memory: they prefetch their rows, of those that load the
 first steps early only draws."""
@@ -92,23 +86,6 @@ def read_rows(round_: Round) -> None:
         _first_pass(kind, emits=False, is_followed=False)
 
 
-def decides_late(round_: Round) -> bool:
-    """Whether the first pass only sums, and the second decides."""
-    shape = round_.shape
-    if round_.draft.logits is None or round_.truncates or round_.is_masked or shape.chunk == SHORT_CHUNK:
-        return False
-    num_sums = triton.next_power_of_2(shape.width + 1) * shape.chunks_padded
-    return _late_program(round_) is not None and num_sums <= MAX_CHUNK_SUMS
-
-
-def _late_program(round_: Round) -> tuple[int, int] | None:
-    """Chunks and warps of a program of the deciding pass; None where the first pass decides."""
-    for most, parts, num_warps in LATE_PROGRAMS.get(round_.method, ()):
-        if round_.shape.num_requests <= most:
-            return min(parts, round_.shape.chunks_padded), min(num_warps, round_.shape.chunks_padded)
-    return None
-
-
 def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = True) -> None:
     """Read the target rows, test the draft tokens, decide how many are accepted.
 
@@ -149,8 +126,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
     num_programs = (num_groups * (1 + sums_drafts) + apart) * shape.num_requests
     num_steps = shape.chunk // (32 * group)
     is_small = num_programs * (shape.width + 1) <= SMALL_GRID and capability() > 0 and not is_short
-    is_early = round_.target.is_aligned and round_.target.first_rows is None and not sums_drafts and sets == 1
-    is_early = is_early and len(round_.kinds) == 1 and method is not Method.coupled and not (drafted and decides)
+    is_early = sets == 1 and _may_load_early(round_, decides)
     _first_pass_kernel[(num_programs, shape.width + 1)](
         round_.target,
         round_.draft,
@@ -176,9 +152,19 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         EARLY=min(EARLY_STEPS, num_steps) if is_early else 0,
         num_warps=parts,
         # A pass that only sums is the same for all methods.
-        maxnreg=first_pass_registers(method if decides else Method.strict, round_.row_traits, emits, capability()),
+        maxnreg=first_pass_registers(
+            method if decides else Method.strict, round_.row_traits, emits, capability(), is_early
+        ),
         **shared,
     )
+
+
+def _may_load_early(round_: Round, decides: bool) -> bool:
+    """Whether the address of a row takes nothing from memory, and every program of the first pass reads its own."""
+    target, shape = round_.target, round_.shape
+    if not target.is_aligned or target.first_rows is not None or shape.sums_drafts or len(round_.kinds) > 1:
+        return False
+    return capability() in (0, 90) and round_.method is not Method.coupled and not (shape.width > 0 and decides)
 
 
 def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
@@ -254,9 +240,8 @@ def _second_pass(round_: Round) -> None:
 
 def _deciding_pass(round_: Round) -> None:
     """Decide, sum what the next tokens are drawn from, and draw them; after a first pass that only summed."""
-    shape, program = round_.shape, _late_program(round_)
-    assert program is not None
-    parts, num_warps = program
+    shape = round_.shape
+    parts, num_warps = late_program(round_)
     spread = max(1, num_warps // parts)
     grid, shared = _second_launch(round_, parts)
     num_steps = shape.chunk // (32 * spread * shared["GROUP"])

@@ -55,7 +55,9 @@ class RowTraits(NamedTuple):
     """Token ids of the drafter are those of a smaller vocabulary."""
 
 
-def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capability: int) -> int | None:
+def first_pass_registers(
+    method: Method, rows: RowTraits, emits: bool, capability: int, is_early: bool = False
+) -> int | None:
     """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
@@ -63,6 +65,7 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
         rows: how they are read.
         emits: it draws the next token.
         capability: of the GPU times ten.
+        is_early: it loads its first steps early.
     """
     if method is Method.coupled and (rows.is_aligned or rows.is_short):
         # Left alone the compiler takes 128 for a smaller draft vocabulary or short rows, or 96 with masks, and spills.
@@ -82,7 +85,8 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
         # sm_100 8, at 80 that for sm_120.
         return 64 if capability == 90 else 96
     spills = rows.dtype == torch.float32 and capability >= 100
-    return None if not rows.is_aligned or spills else 48
+    # With 48 an early draw spills 8 bytes.
+    return None if not rows.is_aligned or spills else 56 if is_early and emits else 48
 
 
 def _block_registers(rows: RowTraits, capability: int) -> int:

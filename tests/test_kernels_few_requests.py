@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels import passes
+from kernels import late_decision
 from tests.kernel_rounds import UNCUT, always, checked_verdict, kernel_round
 from tests.random_round import Method, verification_of
 
@@ -29,7 +29,7 @@ def test_the_pass_that_decides_changes_no_token(
         late = checked_verdict(batch, method, workspace)
         assert workspace.busy_counters() == []
         with monkeypatch.context() as patch:
-            patch.setattr(passes, "LATE_PROGRAMS", {})
+            patch.setattr(late_decision, "LATE_PROGRAMS", {})
             early = batch.found(verification_of(method), workspace)
         assert late.token_ids.tolist() == early.token_ids.tolist()
         assert late.num_accepted.tolist() == early.num_accepted.tolist()
