@@ -26,7 +26,7 @@ NO_PLACE: tl.constexpr = tl.constexpr(2**30)
 
 @triton.jit
 def load_early(
-    target, row_logits, first_chunk, num_tokens, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    row_logits, first_chunk, num_tokens, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """The logits that `sum_chunks` sums in its first EARLY steps, a tuple, in their own type: of aligned rows.
@@ -88,6 +88,7 @@ def sum_chunks(
         ([PARTS] float32 maximum, float64 sum, float64 moment, int32 first token with the maximum of each chunk; what
         `race` keeps of coupled noise). See kernels.arguments.RowBuffers for those that mean something.
     """
+    tl.static_assert(EARLY == 0 or METHOD != "coupled", "coupled noise races in every step")
     LANES: tl.constexpr = 32
     STEP: tl.constexpr = LANES * GROUP
     high, low = scale(temperature)
@@ -165,6 +166,7 @@ def read_group(
     GROUP: tl.constexpr, UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
 ):  # fmt: skip
     """Read the chunks of one program, SETS times PARTS of them; with one set `early` may have the first steps."""
+    tl.static_assert(EARLY == 0 or SETS == 1, "early steps are of the first set")
     seed, position = tl.load(streams.seeds + request), tl.load(streams.positions + request) + index
     kept = no_race(PARTS, 32)
     for part in range(SETS):

@@ -134,11 +134,9 @@ def _first_pass_kernel(
     index = tl.program_id(1)
     early = None
     if EARLY > 0:
-        # A program that only prepares has a group before the first.
-        num_tokens = tl.where(group >= 0, target.vocab_size, 0)
-        early = load_early(
-            target, row_address(target, tokens, request, index), group * PARTS, num_tokens, PARTS, CHUNK, GROUP, EARLY
-        )
+        tl.static_assert(APART == 0, "a program that only prepares reads no row")
+        own_row = row_address(target, tokens, request, index)
+        early = load_early(own_row, group * PARTS, target.vocab_size, PARTS, CHUNK, GROUP, EARLY)
     # All scalars at once, ahead of every branch (see kernels.addresses).
     temperature = tl.load(temperatures + request, mask=request < tokens.num_requests, other=1.0)
     count = served_count(tokens, request, temperature, cutting, False)

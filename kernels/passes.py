@@ -45,11 +45,11 @@ FEW_REQUESTS = 64
 MANY_PROGRAMS, MANY_DRAWING_PROGRAMS = 8192, 4096
 """From so many on a program of the first pass reads two sets of chunks instead of one: fewer begin and end."""
 SMALL_GRID = 512
-"""Up to this many programs of a first pass do not saturate the memory: they prefetch their rows, of those that load the
-first steps early only draws."""
+"""Up to this many programs of a first pass do not saturate the memory: they prefetch their rows, unless they load the
+first steps of a round with drafts early."""
 EARLY_STEPS = 4
-"""Steps of a chunk that a program loads before it knows anything of its request, where all rows are there and read: 64
-draws take 19.3 us instead of 20.6 (H100)."""
+"""Steps of a chunk that a program loads before it knows anything of its request; for nothing in a padded slot, or beyond the
+count. 64 draws take 19.3 us instead of 20.6 (H100). The code for other generations spills."""
 SHORT_GROUP = 2
 """Tokens of a group in the search of a row that is one short chunk: few tokens for a thread."""
 FEW_ROWS = 132
@@ -160,7 +160,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
 
 
 def _may_load_early(round_: Round, decides: bool) -> bool:
-    """Whether the address of a row takes nothing from memory, and every program of the first pass reads its own."""
+    """Whether the address of a row takes nothing from memory, and every program of the first pass has one to read."""
     target, shape = round_.target, round_.shape
     if not target.is_aligned or target.first_rows is not None or shape.sums_drafts or len(round_.kinds) > 1:
         return False
@@ -269,7 +269,7 @@ def _second_launch(round_: Round, parts: int) -> tuple[tuple[int, int], dict[str
 
     Args:
         round_: the arguments.
-        parts: chunks that a program weighs, one for each of its warps.
+        parts: chunks that a program weighs; of the settings a warp for each is the second pass's.
     """
     shape, traits = round_.shape, round_.row_traits
     # a step of a laden row loads more than tokens

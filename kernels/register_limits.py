@@ -55,9 +55,7 @@ class RowTraits(NamedTuple):
     """Token ids of the drafter are those of a smaller vocabulary."""
 
 
-def first_pass_registers(
-    method: Method, rows: RowTraits, emits: bool, capability: int, is_early: bool = False
-) -> int | None:
+def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capability: int, is_early: bool) -> int | None:
     """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
@@ -86,7 +84,8 @@ def first_pass_registers(
         return 64 if capability == 90 else 96
     spills = rows.dtype == torch.float32 and capability >= 100
     # With 48 an early draw spills 8 bytes.
-    return None if not rows.is_aligned or spills else 56 if is_early and emits else 48
+    narrowest = 56 if is_early and emits else 48
+    return None if not rows.is_aligned or spills else narrowest
 
 
 def _block_registers(rows: RowTraits, capability: int) -> int:

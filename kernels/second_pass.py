@@ -29,7 +29,10 @@ def weigh_chunks(
     TRUNCATED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
     SPREAD: tl.constexpr = 1,
 ):  # fmt: skip
-    """([PARTS] float64 masses of chunks, SPREAD warps for each; for pr35461 the Gumbel leader of their tokens)."""
+    """([PARTS] float64 masses of chunks; for pr35461 the Gumbel leader of their tokens).
+
+    A chunk is read by SPREAD warps; where a program has fewer warps than chunks, a warp reads several.
+    """
     LANES: tl.constexpr = 32 * SPREAD
     STEP: tl.constexpr = LANES * GROUP
     first = chunks[:, None] * CHUNK + tl.arange(0, STEP)[None, :]

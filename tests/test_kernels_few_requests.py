@@ -1,9 +1,11 @@
 """Few requests are decided by the second pass, more by the first: the same tokens."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from kernels import late_decision
+from kernels import late_decision, passes
 from tests.kernel_rounds import UNCUT, always, checked_verdict, kernel_round
 from tests.random_round import Method, verification_of
 
@@ -34,3 +36,57 @@ def test_the_pass_that_decides_changes_no_token(
         assert late.token_ids.tolist() == early.token_ids.tolist()
         assert late.num_accepted.tolist() == early.num_accepted.tolist()
         assert late.invalid.tolist() == early.invalid.tolist()
+
+
+@pytest.mark.parametrize("keeps_statistics", [True, False], ids=["statistics", "none"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("method", "num_requests", "division"),
+    [
+        (Method.probabilistic, 3, (2, 4)),
+        (Method.lenient, 6, (4, 4)),
+        (Method.probabilistic, 12, (8, 8)),
+        (Method.block, 3, (4, 4)),
+        (Method.block, 12, (8, 4)),
+    ],
+    ids=str,
+)
+def test_no_division_of_the_work_changes_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+    method: Method,
+    num_requests: int,
+    division: tuple[int, int],
+    dtype: torch.dtype,
+    keeps_statistics: bool,
+):
+    """Would catch a program that leaves a chunk out or sums it twice, and steps loaded early from another row: the rows
+    of padded slots and those beyond a request's drafts are NaN, and are loaded early too."""
+    from kernels.draft_stats import with_row_stats
+    from kernels.workspace import Workspace
+
+    if division == (8, 4) and dtype == torch.float32:
+        division = (4, 4)
+    found: list[object] = []
+    for name in ("late_program", "_may_load_early"):
+        monkeypatch.setattr(passes, name, _recording(getattr(passes, name), found))
+    repeats = -(-num_requests // len(LENGTHS))
+    settings, lengths = (UNCUT * repeats)[:num_requests], (LENGTHS * repeats)[:num_requests]
+    batch = kernel_round(settings, lengths, 8208, dtype, padded=True, seed=num_requests)
+    if keeps_statistics:
+        object.__setattr__(batch, "draft", with_row_stats(batch.draft, batch.sampling, Workspace()))
+    found.clear()
+    late = checked_verdict(batch, method, Workspace())
+    # steps are loaded early where no draft row is summed beside
+    assert found == [keeps_statistics, division]
+    monkeypatch.setattr(late_decision, "LATE_PROGRAMS", {})
+    assert late.token_ids.tolist() == batch.found(verification_of(method), Workspace()).token_ids.tolist()
+
+
+def _recording(function: Callable[..., object], found: list[object]) -> Callable[..., object]:
+    """The function, which keeps what it returns."""
+
+    def recorded(*arguments: object) -> object:
+        found.append(function(*arguments))
+        return found[-1]
+
+    return recorded

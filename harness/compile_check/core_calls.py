@@ -38,8 +38,9 @@ TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
 NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
-FEW_REQUESTS, MORE_REQUESTS = 4, 48
-"""So few that the deciding pass runs, with 4 warps; so many that the second pass runs instead, also with 4 warps."""
+FEW_REQUESTS, SOME_REQUESTS, MANY_LATE_REQUESTS, MORE_REQUESTS = 4, 8, 32, 48
+"""So few that the deciding pass runs, with two warps for a chunk; with one; with 8 warps and room for two programs; so many
+that the second pass runs instead, with 4 warps."""
 MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
@@ -228,6 +229,8 @@ def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
         "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
         "few requests": {"num_requests": FEW_REQUESTS},
         "few requests, odd vocabulary": {"num_requests": FEW_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
+        "some requests": {"num_requests": SOME_REQUESTS},
+        "most that are decided late": {"num_requests": MANY_LATE_REQUESTS},
         "more requests": {"num_requests": MORE_REQUESTS},
         "more requests, odd vocabulary": {"num_requests": MORE_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
         "many requests": {"num_requests": MANY_REQUESTS},
