@@ -48,8 +48,8 @@ SMALL_GRID = 512
 """Up to this many programs of a first pass do not saturate the memory: they prefetch their rows, unless they load the
 first steps of a round with drafts early."""
 EARLY_STEPS = 4
-"""Steps of a chunk that a program loads before it knows anything of its request; for nothing in a padded slot, or beyond the
-count. 64 draws take 19.3 us instead of 20.6 (H100). The code for other generations spills."""
+"""Steps of a chunk that a program loads before it knows anything of its request; for nothing in a padded slot, or
+beyond the count. 64 draws take 19.3 us instead of 20.6 (H100). The code for other generations spills."""
 SHORT_GROUP = 2
 """Tokens of a group in the search of a row that is one short chunk: few tokens for a thread."""
 FEW_ROWS = 132

@@ -62,6 +62,8 @@ CHOSEN: frozenset[str] = (
         "logprobs, masked, float32",
         "verify block, float32",
         "verify probabilistic, few requests",
+        "verify probabilistic, some requests",
+        "verify probabilistic, most that are decided late",
         "verify block, few requests",
         "verify block, few requests, odd vocabulary",
         "verify probabilistic, more requests",

@@ -39,8 +39,8 @@ NUM_REQUESTS, NUM_DRAFTS = 16, 3
 CAPACITY = 2048
 """Positions of a slot."""
 FEW_REQUESTS, SOME_REQUESTS, MANY_LATE_REQUESTS, MORE_REQUESTS = 4, 8, 32, 48
-"""So few that the deciding pass runs, with two warps for a chunk; with one; with 8 warps and room for two programs; so many
-that the second pass runs instead, with 4 warps."""
+"""So few that the deciding pass runs, with two warps for a chunk; with one; with 8 warps and room for two programs; so
+many that the second pass runs instead, with 4 warps."""
 MANY_REQUESTS = 300
 """So many that a program of the first pass reads two sets of chunks, and one of the second has 8 warps."""
 
