@@ -212,5 +212,8 @@ def test_tracked_results_can_be_loaded(folder):
     for column in frame.columns:
         assert re.sub(r"per_pos_\d+", "per_pos_<i>", re.sub(r"_(low|high)$", "", column)) in documented, column
     assert len(frame) and frame["cell_id"].is_unique
-    drafts = frame["drafter"] != "none"
-    assert frame.loc[drafts, "acceptance_rate"].between(0, 1).any() or not drafts.any()
+    drafted = frame[frame["drafter"] != "none"]
+    if len(drafted):
+        assert drafted["acceptance_rate"].between(0, 1).any()
+    else:
+        assert (frame["output_tokens_per_s"] > 0).all()
