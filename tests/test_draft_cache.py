@@ -19,7 +19,7 @@ from harness.settings.sections import BackendConfig, DecodingConfig, Verificatio
 from harness.settings.usage import normal_form, without_effect
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
-from tests.toy_markov import outputs, toy_engine, toy_requests, transitions
+from tests.toy_markov import ToyHead, outputs, toy_engine, toy_requests, transitions
 
 Method = VerificationMethod
 HALF = Caching(torch.bfloat16, draws_unrounded=False)
@@ -184,6 +184,26 @@ def test_a_cache_that_holds_every_value_changes_no_token():
     assert outputs(engine_of(Caching(torch.float32, True)), requests) == exact
     strict = [outputs(engine_of(item, method=Method.strict), requests) for item in (Caching(), HALF_UNROUNDED)]
     assert strict[0] == strict[1]
+
+
+@pytest.mark.parametrize("caching", [Caching(), HALF, HALF_UNROUNDED], ids=["own", "stored", "unrounded"])
+@pytest.mark.parametrize("sampling", DraftSampling, ids=lambda item: item.value)
+def test_a_drafter_may_write_its_logits_into_the_cache(sampling, caching, monkeypatch):
+    """Only where the cache holds them as they are; the drafts are those of a drafter whose logits are copied."""
+    method = Method.strict if sampling is DraftSampling.coupled else Method.probabilistic
+    expected = outputs(engine_of(caching, sampling, method), toy_requests(5))
+    plain, written = ToyHead.logits, []
+
+    def logits(head, hidden, out=None):
+        found = plain(head, hidden)
+        if out is None:
+            return found
+        written.append(out)
+        return out.copy_(found)
+
+    monkeypatch.setattr(ToyHead, "logits", logits)
+    assert outputs(engine_of(caching, sampling, method), toy_requests(5)) == expected
+    assert bool(written) == (caching == Caching() and sampling is not DraftSampling.greedy)
 
 
 @pytest.mark.parametrize("method", [Method.probabilistic, Method.block, Method.strict], ids=lambda item: item.value)

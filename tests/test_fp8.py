@@ -153,7 +153,7 @@ def test_sizes_without_a_kernel_are_told(shape, is_read):
 
 
 def test_many_tokens_and_small_products_are_torchs():
-    from harness.models.fused.skinny_linear import linear, tiling_of
+    from harness.models.fused.linear import linear, tiling_of
 
     def tiling(num_tokens: int, dtype: torch.dtype = torch.bfloat16) -> Tiling | None:
         states = torch.empty(num_tokens, 4096, dtype=dtype, device="meta")

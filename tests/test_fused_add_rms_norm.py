@@ -7,6 +7,7 @@ import torch
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from harness.models.fused.reference import add_rms_norm as reference_add_rms_norm
+from harness.models.fused.reference import add_shares as reference_add_shares
 from tests.fused_rows import DEVICE, DTYPES, HALF_UNIT, assert_rounded_alike, normal, same
 from tests.kernel_rounds import poisoned_allocations
 
@@ -46,6 +47,21 @@ def test_shares_are_summed_in_order_and_rounded(with_residual: bool, dtype: torc
     expected_normed, expected_total = reference_add_rms_norm(shares, given, weight, 1e-5)
     same(total, expected_total)
     assert_rounded_alike(normed, expected_normed, 2, HALF_UNIT * (63 + 8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_shares", [1, 3], ids=["whole", "shares"])
+def test_a_sum_without_a_norm_is_that_of_the_norm(num_shares: int, dtype: torch.dtype):
+    from harness.models.fused.add_rms_norm import add_shares
+
+    states, residual, weight = inputs(4, 63, dtype)
+    given = states if num_shares == 1 else normal(num_shares, 4, 63, seed=4)
+    with poisoned_allocations():
+        found = add_shares(given, residual)
+    same(found, reference_add_rms_norm(given, residual, weight, 1e-5)[1])
+    same(found, reference_add_shares(given, residual))
+    with pytest.raises(ValueError, match=r"residual must be \[4, 63\]"):
+        add_shares(given, residual[:2])
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)

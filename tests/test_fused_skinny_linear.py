@@ -86,9 +86,34 @@ def test_states_of_any_shape_and_layout():
     same(launch(states.T.contiguous().T, weight, None, tiling, gated=False), flat)
 
 
+@pytest.mark.parametrize("num_tokens", [6, 70], ids=lambda count: f"{count} tokens")
+def test_rows_may_be_written_with_gaps(num_tokens: int):
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, _ = inputs(num_tokens, 37, bias=False)
+    tiling = next(each for each in TILINGS.values() if each.num_splits == 1)
+    memory = torch.full((num_tokens, 3, 37), 7.0, dtype=states.dtype, device=states.device)
+    found = launch(states, weight, None, tiling, gated=False, out=memory[:, 1])
+    assert found.data_ptr() == memory[:, 1].data_ptr()
+    same(found, launch(states, weight, None, tiling, gated=False))
+    assert bool((memory[:, ::2] == 7).all()), "nothing beside them"
+
+
+@pytest.mark.parametrize("wrong", ["shape", "dtype", "gaps", "shares"])
+def test_rows_that_cannot_be_written_are_refused(wrong: str):
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, _ = inputs(6, 37, bias=False)
+    tiling = next(each for each in TILINGS.values() if (each.num_splits > 1) == (wrong == "shares"))
+    out = torch.empty(6, 74, dtype=torch.float32 if wrong == "dtype" else states.dtype, device=states.device)
+    out = out[:, ::2] if wrong == "gaps" else out[:5, :37] if wrong == "shape" else out[:, :37]
+    with pytest.raises(ValueError, match=r"out must be .*6, 37\] torch.float16, .* found \["):
+        launch(states, weight, None, tiling, gated=False, out=out)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_small_products_are_torchs(dtype: torch.dtype):
-    from harness.models.fused.skinny_linear import gated_linear, linear
+    from harness.models.fused.linear import gated_linear, linear
 
     states, weight, added = (None if tensor is None else tensor.to(dtype) for tensor in inputs(5, 38, bias=True))
     assert states is not None and weight is not None
@@ -102,7 +127,7 @@ def test_small_products_are_torchs(dtype: torch.dtype):
 
 
 def test_float32_is_torchs_at_any_size():
-    from harness.models.fused.skinny_linear import tiling_of
+    from harness.models.fused.linear import tiling_of
 
     states, weight = torch.empty(16, 4096, device="meta"), torch.empty(6144, 4096, device="meta")
     assert tiling_of(states, weight, gated=False, may_split=True) is None
@@ -110,7 +135,8 @@ def test_float32_is_torchs_at_any_size():
 
 
 def test_what_would_be_misread_is_refused():
-    from harness.models.fused.skinny_linear import gated_linear, launch
+    from harness.models.fused.linear import gated_linear
+    from harness.models.fused.skinny_linear import launch
 
     states, weight, added = inputs(2, 37, bias=True)
     tiling = TILINGS["rows of a tile"]
@@ -132,7 +158,7 @@ def test_what_would_be_misread_is_refused():
 def test_gpus_that_nothing_was_measured_on_are_torchs(
     major: int, num_multiprocessors: int, is_torchs: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    from harness.models.fused.skinny_linear import is_as_measured, tiling_of
+    from harness.models.fused.linear import is_as_measured, tiling_of
 
     class OnGpu:
         """Stands for a weight in a GPU's memory."""

@@ -122,6 +122,16 @@ def test_nothing_of_the_target_belongs_to_the_head(kind, target):
     )
 
 
+def test_next_features_are_what_the_logits_take_where_a_head_says_so(kind, target):
+    head = make(kind, target)
+    tokens, features = pairs(head, target, random_tokens(2, 4))
+    output = head(tokens, features, positions_from([0, 0], 3), None)
+    assert torch.equal(output.next_features, output.hidden) == head.features_are_hidden
+    out = torch.zeros(2, 5, head.vocab_size)[:, 1]
+    expected = head.logits(output.hidden[:, 0])
+    assert head.logits(output.hidden[:, 0], out) is out and torch.equal(out, expected)
+
+
 def test_sizes_of_logits_and_caches(kind, target):
     head = make(kind, target)
     tokens, features = pairs(head, target, random_tokens(2, 4))

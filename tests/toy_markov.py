@@ -55,7 +55,7 @@ class ToyTarget:
         assert token_ids.shape == positions.shape
         return TargetOutput(torch.nn.functional.one_hot(token_ids, self.vocab_size).float(), ())
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         return self.log_transitions[hidden.argmax(-1)]
 
 
@@ -63,6 +63,7 @@ class ToyHead(ToyTarget):
     """The same for the drafter: pair t reads token x_{t+1} and predicts x_{t+2}."""
 
     aux_layers: tuple[int, ...] = ()
+    features_are_hidden = False
     decoder_layers: tuple[object, ...] = ()
 
     def __init__(self, transitions: Tensor, draft_ids: Tensor | None = None) -> None:
@@ -73,7 +74,7 @@ class ToyHead(ToyTarget):
         self._columns = torch.arange(self.vocab_size) if draft_ids is None else draft_ids
         self.vocab_size = len(self._columns)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         return super().logits(hidden)[..., self._columns]
 
     def features(self, output: TargetOutput) -> Tensor:

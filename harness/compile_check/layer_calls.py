@@ -14,17 +14,18 @@ import torch
 from harness.compile_check.compile import Launch
 from harness.models.fp8_linear import FP8
 from harness.models.fused.absorb_queries import absorb_queries
-from harness.models.fused.add_rms_norm import add_rms_norm
+from harness.models.fused.add_rms_norm import add_rms_norm, add_shares
 from harness.models.fused.expand_values import expand_values
 from harness.models.fused.expert_down import expert_down
 from harness.models.fused.expert_gate_up import expert_gate_up
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.latent_attention import latent_attention
+from harness.models.fused.linear import tiling_of
 from harness.models.fused.norm_latents import norm_latents
 from harness.models.fused.rotate_and_store import rotate_and_store
 from harness.models.fused.route_tokens import route_tokens
 from harness.models.fused.routing import Choice
-from harness.models.fused.skinny_linear import launch, tiling_of
+from harness.models.fused.skinny_linear import launch
 from harness.models.fused.slot_attention import slot_attention
 from harness.models.fused.sum_experts import sum_experts
 from harness.models.fused.tilings import COLUMNS
@@ -92,7 +93,10 @@ def _layer(
     add_rms_norm(states, states, states[0], 1e-5)
     silu_mul(torch.empty(count, 2 * intermediate_size, dtype=dtype))
     for num_shares in NUMS_OF_SHARES:
-        add_rms_norm(torch.empty(num_shares, count, hidden_size), states, states[0], 1e-5)
+        shares = torch.empty(num_shares, count, hidden_size)
+        add_rms_norm(shares, states, states[0], 1e-5)
+        add_shares(shares, states)
+    add_shares(states, states)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
     places = torch.zeros(num_rows, num_tokens, dtype=torch.int64) if are_trees else None

@@ -26,7 +26,7 @@ from harness.compile_check.core_calls import (
 from harness.compile_check.layer_calls import built_in_layers, layers, other_layers, products
 from harness.compile_check.tree_calls import other_trees, trees
 from harness.models import fused
-from harness.models.fused.skinny_linear import MEASURED_CAPABILITY
+from harness.models.fused.linear import MEASURED_CAPABILITY
 from kernels.contract import VerificationMethod as Method
 
 FIRST_TARGET = 90

@@ -78,7 +78,7 @@ class ChainDrafter(NetworkDrafter):
         device, dtype = self._cache.slot_ids.device, self._cache.dtype
         size = (shape.num_slots, head.hidden_size)
         self._hidden = torch.zeros(size, dtype=dtype, device=device)
-        self._features = torch.zeros(size, dtype=dtype, device=device)
+        self._features = self._hidden if head.features_are_hidden else torch.zeros_like(self._hidden)
         self._logits = DraftLogits(
             draft_sampling,
             shape.logits_size(head.vocab_size),
@@ -107,7 +107,8 @@ class ChainDrafter(NetworkDrafter):
             index = torch.where(number >= 0, number + num_states, index) if num_tokens else number
             num_tokens, num_states = num_tokens + part.next_ids.numel(), num_states + len(hidden[-1])
         _keep(self._hidden[: step.num_rows], _joined(hidden)[index], step.is_undecided)
-        _keep(self._features[: step.num_rows], _joined(features)[index], step.is_undecided)
+        if self._features is not self._hidden:
+            _keep(self._features[: step.num_rows], _joined(features)[index], step.is_undecided)
 
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
@@ -147,7 +148,8 @@ class ChainDrafter(NetworkDrafter):
                 view = self._cache.view(batch.rows, pair, batch.length + step - 1)
                 output = self.head(drafted[-1].unsqueeze(1), features.unsqueeze(1), pair, view)
                 hidden, features = output.hidden[:, 0], output.next_features[:, 0]
-            drafted.append(self._logits.draw(self.head.logits(hidden), batch, step))
+            logits = self.head.logits(hidden, self._logits.place(batch, step))
+            drafted.append(self._logits.draw(logits, batch, step))
             if self._logits.has_ended(batch, step):
                 break
         return self._logits.draft(drafted, batch)

@@ -79,6 +79,9 @@ class DraftLogits:
         """[S, V_draft] what the first draft tokens were drawn from; None where that is what is cached."""
         if is_kept and caching.draws_unrounded:
             self.drawn_rows = torch.zeros((size[0], size[2]), dtype=dtype, device=device)
+        self._holds_logits = is_kept and self._logits.dtype is dtype and self.drawn_rows is None
+        self._place: Tensor | None = None
+        """The last one that was given out."""
         # a coupled draw leaves no statistics, and those of unrounded logits are not the cache's
         self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
         places = size[:2] if self._keeps_stats else nothing[:2]
@@ -109,11 +112,17 @@ class DraftLogits:
             return words_of(torch.arange(self._vocab_size), self._target_vocab_size)
         return None
 
+    def place(self, batch: Batch, step: int) -> Tensor | None:
+        """[B, V_draft] of the cache, to which the drafter's logits of one step may be written before `draw` takes them;
+        None where nothing is cached, or something else than they are."""
+        self._place = self._logits[: batch.num_rows, step] if self._holds_logits else None
+        return self._place
+
     def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
         """Draw the draft token of one step for each row, from the very values that are cached unless told otherwise.
 
         Args:
-            logits: [B, V_draft] of the step.
+            logits: [B, V_draft] of the step; if they are its `place` itself, nothing is copied.
             batch: the rows.
             step: 0 for the first draft token.
 
@@ -140,8 +149,11 @@ class DraftLogits:
             greedy = _greedy(batch.sampling)
             return batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
         places = (slice(0, batch.num_rows), step)
-        self._logits[places] = logits
-        drawn_from = self._logits[places] if self.drawn_rows is None else logits
+        cached = logits
+        if logits is not self._place:
+            cached = self._logits[places]
+            cached.copy_(logits)
+        drawn_from = cached if self.drawn_rows is None else logits
         if self.drawn_rows is not None and step == 0:
             self.drawn_rows[: batch.num_rows] = logits
         map_, sampling = self.draft_to_target, batch.sampling

@@ -57,7 +57,8 @@ class DraftModelDrafter(NetworkDrafter):
         for step in range(batch.num_speculative_tokens):
             view = self._cache.view(batch.rows, positions, length)
             hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
-            drafted.append(self._logits.draw(self.model.logits(hidden), batch, step))
+            logits = self.model.logits(hidden, self._logits.place(batch, step))
+            drafted.append(self._logits.draw(logits, batch, step))
             if self._logits.has_ended(batch, step):
                 break
             positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1

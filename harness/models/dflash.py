@@ -122,11 +122,6 @@ class DFlashHead(Head):
         """
         return run_layers(self.decoder_layers, self.norm, self.rotary, self.embed(token_ids), positions, view).normed
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        if self.has_own_output:
-            return linear(hidden, self.output_matrix, None, self.is_fused)
-        return self.target.logits(hidden)
-
 
 def load_dflash(path: str | Path, target: TargetModel, *, revision: str | None = None) -> DFlashHead:
     """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""

@@ -63,6 +63,8 @@ class EagleConfig:
 class EagleHead(Head):
     """An EAGLE head. `own_embedding`: whether it has an embedding of its own (it normally shares the target's)."""
 
+    features_are_hidden = True
+
     def __init__(self, config: EagleConfig, target: TargetModel, *, own_embedding: bool = False) -> None:
         super().__init__(config.layer, target)
         self.config = config
@@ -89,9 +91,6 @@ class EagleHead(Head):
         attended = attend(layer, self.rotary, states, positions, view, wanted)
         states = add_feed_forward(layer, attended, only(states, wanted), view)
         return HeadOutput(states, states)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.target.logits(hidden)
 
 
 def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> EagleHead:

@@ -27,7 +27,14 @@ from harness.models.direct_layer import only
 from harness.models.draft_vocabulary import read_vocabulary, register_vocabulary
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
-from harness.models.layer_forward import add_feed_forward, attend, linear, norm, run_layers
+from harness.models.layer_forward import (
+    add_feed_forward,
+    add_feed_forward_and_norm,
+    attend,
+    linear,
+    norm,
+    run_layers,
+)
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -84,6 +91,10 @@ class Eagle3Head(Head):
         register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
 
     @property
+    def features_are_hidden(self) -> bool:  # type: ignore[override]
+        return self.config.norm_output
+
+    @property
     def vocab_size(self) -> int:
         return self.config.draft_vocab_size
 
@@ -113,16 +124,13 @@ class Eagle3Head(Head):
         residual = normed if self.config.norm_before_residual else features
         joined = torch.cat((norm(layer.input_layernorm, self.embed(token_ids), view), normed), dim=-1)
         attended = attend(layer, self.rotary, joined, positions, view, wanted)
-        states = add_feed_forward(layer, attended, only(residual, wanted), view)
-        others = self.decoder_layers[1:]
+        others, residual = self.decoder_layers[1:], only(residual, wanted)
         if others:
+            states = add_feed_forward(layer, attended, residual, view)
             states, hidden, _ = run_layers(others, self.norm, self.rotary, states, positions, view, first=1)
         else:
-            hidden = norm(self.norm, states, view)
+            states, hidden = add_feed_forward_and_norm(layer, self.norm, attended, residual, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return linear(hidden, self.output_matrix, None, self.is_fused)
 
 
 def eagle3_layer(config: PreTrainedConfig) -> nn.Module:

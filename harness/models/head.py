@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import PreTrainedConfig
 
 from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
@@ -26,6 +25,7 @@ from harness.models.expert_weights import put_tensor, stored_tensors
 from harness.models.fused.fuse import fuse_layers
 from harness.models.fused.rope_table import rope_table
 from harness.models.latent_attention import LatentAttention
+from harness.models.layer_forward import embedded, linear
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, TargetOutput, new_cache
 
@@ -66,6 +66,8 @@ class Head(nn.Module):
 
     rotary: Any
     """The rotary module of its layers."""
+    features_are_hidden = False
+    """Whether the features of the next step are what `logits` takes."""
     is_fused = False
     """See `fuse`."""
     fusion_obstacle: str | None = None
@@ -157,13 +159,15 @@ class Head(nn.Module):
         """
         raise NotImplementedError
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., V_draft]."""
-        raise NotImplementedError
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[..., H] -> [..., V_draft], written to `out` if there is one."""
+        output = self.output_matrix
+        runs_fused = self.target.is_fused if output is self.target.output_matrix else self.is_fused
+        return linear(hidden, output, None, runs_fused, out)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""
-        return functional.embedding(token_ids, self.embed_weight)
+        return embedded(token_ids, self.embed_weight)
 
     def state_dict_public(self) -> dict[str, Tensor]:
         """The tensors under the names of the head's public format, on the CPU, each with memory of its own."""

@@ -34,7 +34,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, as_stored
-from harness.models.layer_forward import linear, norm, project, run_layer
+from harness.models.layer_forward import norm, project, run_layer
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -91,6 +91,10 @@ class MtpHead(Head):
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
+    def features_are_hidden(self) -> bool:  # type: ignore[override]
+        return self.config.norm_output
+
+    @property
     def decoder_layers(self) -> Sequence[Any]:
         return [self.block]
 
@@ -117,11 +121,6 @@ class MtpHead(Head):
         states = run_layer(block, self.rotary, project(block.eh_proj, joined, view), positions, view, wanted)
         hidden = norm(block.shared_head["norm"], states, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        if self.config.own_head:
-            return linear(hidden, self.output_matrix, None, self.is_fused)
-        return self.target.logits(hidden)
 
 
 def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> MtpHead:

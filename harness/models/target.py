@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import (
@@ -41,7 +40,7 @@ from harness.models.fused.rope_table import rope_table
 from harness.models.fused.routing import MAX_TOKENS
 from harness.models.fused.tilings import FP8_MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
-from harness.models.layer_forward import linear, run_layers
+from harness.models.layer_forward import embedded, linear, run_layers
 from harness.models.llama_config import own_config_class
 from harness.models.meta import made_on_meta
 from harness.models.slot_cache import SlotCache
@@ -183,11 +182,11 @@ class TargetModel:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""
-        return functional.embedding(token_ids, self.embed_weight)
+        return embedded(token_ids, self.embed_weight)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] after the final norm -> [..., V]."""
-        return linear(hidden, self.output_matrix, None, self.is_fused)
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[..., H] after the final norm -> [..., V], written to `out` if there is one."""
+        return linear(hidden, self.output_matrix, None, self.is_fused, out)
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
         """An empty key-value cache of so many slots, each holding so many positions."""

@@ -1,4 +1,4 @@
-"""Add a residual and normalize. Twin of harness.models.fused.reference.add_rms_norm.
+"""Add a residual, and normalize. Twins: add_rms_norm and add_shares of harness.models.fused.reference.
 
     total  = states + residual
     normed = weight * total / sqrt(mean(total^2) + eps)
@@ -32,8 +32,8 @@ MAX_WARPS = 16
 def _add_rms_norm_kernel(
     states,  # [N, H]; [P, N, H] float32 where there are shares
     residual,  # [N, H], None to add nothing
-    weight,  # [H]
-    normed,  # [N, H]
+    weight,  # [H], None to add only
+    normed,  # [N, H], None to add only
     total,  # [N, H], None where it is the states
     hidden_size,
     eps,
@@ -48,20 +48,25 @@ def _add_rms_norm_kernel(
     inside = columns < hidden_size
     at = tl.program_id(0).to(tl.int64) * hidden_size + columns
     share_stride = tl.num_programs(0).to(tl.int64) * hidden_size
-    scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    if weight is not None:
+        scale = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
     loaded = tl.load(states + at, mask=inside, other=0.0)
     for share in tl.static_range(1, SHARES):
         loaded += tl.load(states + share * share_stride + at, mask=inside, other=0.0)
-    loaded = loaded.to(normed.dtype.element_ty)
+    if normed is not None:
+        loaded = loaded.to(normed.dtype.element_ty)
+    else:
+        loaded = loaded.to(total.dtype.element_ty)
     if residual is not None:
         added = loaded.to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         # Rounded before it is squared: the norm sees what the next layer will add to.
         loaded = added.to(loaded.dtype)
     if total is not None:
         tl.store(total + at, loaded, mask=inside)
-    wide = loaded.to(tl.float32)
-    scaled = (wide * tl.rsqrt(tl.sum(wide * wide) / hidden_size + eps)).to(loaded.dtype)
-    tl.store(normed + at, (scale * scaled.to(tl.float32)).to(loaded.dtype), mask=inside)
+    if normed is not None:
+        wide = loaded.to(tl.float32)
+        scaled = (wide * tl.rsqrt(tl.sum(wide * wide) / hidden_size + eps)).to(loaded.dtype)
+        tl.store(normed + at, (scale * scaled.to(tl.float32)).to(loaded.dtype), mask=inside)
 
 
 def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -79,33 +84,65 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
         without shares it is states itself.
         normed is computed in float32 and rounded as LlamaRMSNorm of transformers does: before the weight and after it.
     """
+    shared, dtype = _checked(states, weight)
+    check_tensor("weight", weight, states.shape[-1:], dtype)
+    if residual is not None:
+        check_tensor("residual", residual, states.shape[-2:], dtype)
+    normed = torch.empty(states.shape[-2:], dtype=dtype, device=states.device)
+    total = torch.empty_like(normed) if shared or residual is not None else states
+    _launch(states, residual, weight, normed, None if total is states else total, eps)
+    return normed, total
+
+
+def add_shares(states: Tensor, residual: Tensor) -> Tensor:
+    """Add the residual alone: [N, H] of its type.
+
+    Args:
+        states: [N, H] of the residual's type; or shares, as for add_rms_norm.
+        residual: [N, H] bfloat16, float16 or float32.
+    """
+    _, dtype = _checked(states, residual)
+    check_tensor("residual", residual, states.shape[-2:], dtype)
+    total = torch.empty_like(residual)
+    _launch(states, residual, None, None, total, 0.0)
+    return total
+
+
+def _checked(states: Tensor, of_dtype: Tensor) -> tuple[bool, torch.dtype]:
+    """Whether the states are shares, and the type of their sum; `of_dtype` has that of shares."""
     shared = states.dim() == 3 and len(states) > 1
     if not shared and states.dim() != 2:
         raise ValueError(f"states must be [N, H], found {list(states.shape)}; flatten the rows first")
-    dtype = weight.dtype if shared else states.dtype
-    check_dtype("states", weight if shared else states)
-    num_tokens, hidden_size = states.shape[-2:]
+    dtype = of_dtype.dtype if shared else states.dtype
+    check_dtype("states", of_dtype if shared else states)
     check_tensor("states", states, states.shape, torch.float32 if shared else dtype)
-    check_tensor("weight", weight, (hidden_size,), dtype)
-    if residual is not None:
-        check_tensor("residual", residual, (num_tokens, hidden_size), dtype)
-    normed = torch.empty(num_tokens, hidden_size, dtype=dtype, device=states.device)
-    total = torch.empty_like(normed) if shared or residual is not None else states
+    return shared, dtype
+
+
+def _launch(
+    states: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    normed: Tensor | None,
+    total: Tensor | None,
+    eps: float,
+) -> None:
+    """Run the kernel, if there are tokens; what is None is neither read nor written."""
+    num_tokens, hidden_size = states.shape[-2:]
     if num_tokens == 0:
-        return normed, total
+        return
     block, starts_early = triton.next_power_of_2(hidden_size), overlaps(num_tokens)
     _add_rms_norm_kernel[(num_tokens,)](
         states=states,
         residual=residual,
         weight=weight,
         normed=normed,
-        total=None if total is states else total,
+        total=total,
         hidden_size=hidden_size,
         eps=eps,
-        SHARES=len(states) if shared else 1,
+        SHARES=len(states) if states.dim() == 3 else 1,
         BLOCK=block,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,
         num_warps=max(1, min(MAX_WARPS, block // LANES_PER_WARP)),
     )
-    return normed, total

@@ -7,9 +7,9 @@
     with experts     route_tokens -> expert_gate_up -> expert_down -> sum_experts
 
 An add_rms_norm stands before each. A product may be left as shares, [P, R, T, H] float32, where the operation that
-takes it sums them: rotate_and_store and add_rms_norm do. Forwards of more tokens than MAX_TOKENS, prompts and rounds of
-many slots, run experts as transformers has them: the routing kernel holds no more, and the more tokens, the less the
-products are bound by reading weights.
+takes it sums them: rotate_and_store, add_rms_norm and add_shares do. Forwards of more tokens than MAX_TOKENS, prompts
+and rounds of many slots, run experts as transformers has them: the routing kernel holds no more, and the more tokens,
+the less the products are bound by reading weights.
 
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.
@@ -164,7 +164,7 @@ def feed_forward(mlp: Any, states: Tensor, operations: Operations | None = None,
 
 def reads_fp8(layer: Any, dtype: torch.dtype) -> bool:
     """Whether products of few tokens read the 8-bit weights of a packed layer as they are, on a GPU."""
-    from harness.models.fused.skinny_linear import tiling_of
+    from harness.models.fused.linear import tiling_of
 
     attention, mlp = layer.self_attn, layer.mlp
     products = [(query_key_value(attention), False), (gate_and_up(mlp), True)]
@@ -185,6 +185,12 @@ def add_norm(
     flat = None if residual is None else residual.flatten(0, 1)
     normed, total = operations.add_rms_norm(states.flatten(-3, -2), flat, norm.weight, norm.variance_epsilon)
     return normed.view(states.shape[-3:]), total.view(states.shape[-3:])
+
+
+def add(states: Tensor, residual: Tensor, operations: Operations | None = None) -> Tensor:
+    """states + residual where no norm follows, [R, T, H]; the states, or their shares, as for add_norm."""
+    operations = operations or operations_for(states.device)
+    return operations.add_shares(states.flatten(-3, -2), residual.flatten(0, 1)).view(residual.shape)
 
 
 def attend_to_latents(

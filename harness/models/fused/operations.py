@@ -26,6 +26,7 @@ class Operations:
     name: str
     """triton or reference."""
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
+    add_shares: Callable[..., Tensor]
     rotate_and_store: Callable[..., Tensor]
     slot_attention: Callable[..., Tensor]
     linear: Callable[..., Tensor]
@@ -40,7 +41,7 @@ class Operations:
     sum_experts: Callable[..., Tensor]
 
 
-_FILES = {"linear": "skinny_linear", "gated_linear": "skinny_linear"}
+_FILES = {"add_shares": "add_rms_norm", "gated_linear": "linear"}
 """Operations whose file is not called like them."""
 
 

@@ -32,13 +32,24 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
     return weight * scaled.to(total.dtype), total
 
 
+def add_shares(states: Tensor, residual: Tensor) -> Tensor:
+    """Shares are summed in float32 and rounded once before the residual is added."""
+    return residual + (states if states.dim() == 2 else sum(states[1:], states[0]).to(residual.dtype))
+
+
 def linear(
-    states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None, splits: bool = False
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scales: Tensor | None = None,
+    splits: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """This one never returns shares."""
     if scales is not None:
         weight = dequantized(weight, scales, states.dtype)
-    return functional.linear(states, weight, bias)
+    result = functional.linear(states, weight, bias)
+    return result if out is None else out.copy_(result)
 
 
 def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
-"""Products of a few tokens with a large weight. Twins: linear and gated_linear of harness.models.fused.reference.
+"""The kernel of products of a few tokens with a large weight, which harness.models.fused.linear calls.
 
-    linear        y = x W^T + bias
-    gated_linear  y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
+    product         y = x W^T + bias
+    where GATED     y = silu(x Wg^T + bias_g) * (x Wu^T + bias_u)        Wg and Wu the first and the second half of W
 
 W may take 8 bits (harness.models.fp8_linear): it is widened to the type of the states when it has been read, and its
 rows' scales multiply the sums.
@@ -16,25 +16,16 @@ bits. This module does not know which tiling is fast: harness.models.fused.tilin
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn import functional
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fp8_linear import FP8
 from harness.models.fused.checks import check_tensor
-from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.overlap import overlaps
-from harness.models.fused.tilings import MIN_TOKENS, MULTIPROCESSORS, Tiling, tiling_for
-from harness.models.fused.widen import widen
-
-MEASURED_CAPABILITY = (9, 0)
-"""Of the H200 that tilings were measured on; with its number of multiprocessors, an H100's too (SXM). On other GPUs all
-products are torch's."""
+from harness.models.fused.tilings import MIN_TOKENS, Tiling
 
 
 @triton.jit
@@ -51,6 +42,7 @@ def _multiply(tile, up_tile, state, product, gate, GATED: tl.constexpr):
 @triton.jit
 def _store_tile(
     result,  # [N, OUT] of a share
+    result_stride,
     dtype,  # of the states
     scales,  # [OUT or 2 OUT] float32 of a weight of 8 bits, or None
     bias,  # [OUT or 2 OUT] of the type, or None
@@ -79,7 +71,7 @@ def _store_tile(
         wide = gate.to(dtype).to(tl.float32)
         silu = (wide / (1.0 + tl.exp(-wide))).to(dtype)
         product = silu.to(tl.float32) * product.to(dtype).to(tl.float32)
-    at = tokens.to(tl.int64)[None, :] * out_features + rows[:, None]
+    at = tokens.to(tl.int64)[None, :] * result_stride + rows[:, None]
     kept = inside[:, None] & (tokens < num_tokens)[None, :]
     tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
 
@@ -100,6 +92,7 @@ def _skinny_linear_kernel(
     scales,  # [OUT] or [2 OUT] float32 of a weight of 8 bits, which is given as uint8; else None
     bias,  # [OUT] or [2 OUT], None for none
     result,  # [P, N, OUT]
+    result_stride,  # from a token's results to the next one's, OUT or more; OUT where there are shares
     num_tokens,  # N
     in_features,  # IN
     out_features,  # OUT
@@ -150,11 +143,25 @@ def _skinny_linear_kernel(
     first_split = split == 0
     to_share = result + split.to(tl.int64) * num_tokens * out_features
     _store_tile(
-        to_share, dtype, scales, bias, product, gate, rows, inside, tokens, num_tokens, out_features, first_split, GATED
+        to_share,
+        result_stride,
+        dtype,
+        scales,
+        bias,
+        product,
+        gate,
+        rows,
+        inside,
+        tokens,
+        num_tokens,
+        out_features,
+        first_split,
+        GATED,
     )
     if HAS_MORE:
         _store_tile(
             to_share,
+            result_stride,
             dtype,
             scales,
             bias,
@@ -170,78 +177,19 @@ def _skinny_linear_kernel(
         )
 
 
-def linear(
-    states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None, splits: bool = False
-) -> Tensor:
-    """A linear projection, as torch.nn.functional.linear; shapes that it is no faster at go there.
-
-    Args:
-        states: [..., IN] bfloat16, float16 or float32.
-        weight: [OUT, IN] of the same type, or of 8 bits. bias: [OUT], or None.
-        scales: [OUT] float32 of a weight of 8 bits; None for others.
-        splits: whether shares may be returned.
-
-    Returns:
-        [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then
-        rounded. Which of the two is a function of the shapes, the type and the GPU.
-    """
-    tiling = tiling_of(states, weight, gated=False, may_split=splits)
-    if tiling is None:
-        return functional.linear(states, weight if scales is None else widen(weight, scales, states.dtype), bias)
-    return launch(states, weight, bias, tiling, gated=False, scales=scales)
-
-
-def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None) -> Tensor:
-    """silu(gate) * up, both of them linear projections of the states with one weight.
-
-    Args:
-        states: [..., IN] bfloat16, float16 or float32.
-        weight: [2 I, IN] of the same type, or of 8 bits: rows of the gate, then those of up. bias: [2 I], or None.
-        scales: [2 I] float32 of a weight of 8 bits; None for others.
-
-    Returns:
-        [..., I]. Rounded where LlamaMLP of transformers rounds: both projections, silu(gate), the product.
-
-    Raises:
-        ValueError: the weight has an odd number of rows.
-    """
-    if weight.dim() != 2 or weight.shape[0] % 2:
-        raise ValueError(f"weight must be [2 I, IN], found {list(weight.shape)}; lay gate and up together")
-    tiling = tiling_of(states, weight, gated=True, may_split=False)
-    if tiling is None:
-        projected = functional.linear(states, weight if scales is None else widen(weight, scales, states.dtype), bias)
-        return silu_mul(projected.view(-1, weight.shape[0])).view(*states.shape[:-1], -1)
-    return launch(states, weight, bias, tiling, gated=True, scales=scales)
-
-
-def tiling_of(states: Tensor, weight: Tensor, gated: bool, may_split: bool) -> Tiling | None:
-    """How to run the kernel; None where torch runs."""
-    dtype = states.dtype if weight.dtype is FP8 else weight.dtype
-    if dtype not in (torch.bfloat16, torch.float16):
-        return None
-    if weight.device.type != "cpu" and not is_as_measured(weight.device):
-        return None
-    return tiling_for(
-        states.shape[:-1].numel(), weight.shape[1], weight.shape[0], gated, may_split, weight.dtype is FP8
-    )
-
-
-@cache
-def is_as_measured(device: torch.device) -> bool:
-    """Whether a GPU is of the kind that tilings were measured on; the meta device stands for the one that is there."""
-    if device.type == "meta" and not torch.cuda.is_available():
-        return True
-    found = torch.cuda.get_device_properties(None if device.type == "meta" else device)
-    return (found.major, found.minor) == MEASURED_CAPABILITY and found.multi_processor_count == MULTIPROCESSORS
-
-
 def launch(
-    states: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling, gated: bool, scales: Tensor | None = None
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tiling: Tiling,
+    gated: bool,
+    scales: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Run the kernel as a tiling says.
 
     Args:
-        states, weight, bias, scales: as those of linear, or of gated_linear.
+        states, weight, bias, scales, out: as those of linear, or of gated_linear.
         tiling: its block_in must divide IN; columns() must hold the tokens.
         gated: the rows are a gate's and those of up.
 
@@ -260,7 +208,17 @@ def launch(
     num_tokens = states.shape[:-1].numel()
     split = tiling.num_splits > 1
     shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
-    result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
+    result = (
+        torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device) if out is None else out
+    )
+    stride = result.stride(-2) if result.dim() > 1 else out_features
+    if out is not None and (
+        split or out.shape != shape or out.dtype != states.dtype or out.stride(-1) != 1 or out.dim() > 2
+    ):
+        raise ValueError(
+            f"out must be {list(shape)} {states.dtype}, a vector or a matrix of rows without gaps, of a product whose "
+            f"programs share nothing; found {list(out.shape)} {out.dtype} with strides {out.stride()}"
+        )
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
     starts_early = overlaps(num_tokens) and scales is None
@@ -270,6 +228,7 @@ def launch(
         scales=scales,
         bias=bias,
         result=result,
+        result_stride=stride,
         num_tokens=num_tokens,
         in_features=in_features,
         out_features=out_features,
