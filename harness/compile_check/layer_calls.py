@@ -119,7 +119,8 @@ def _cache_in_fp8(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> Non
 
 
 def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
-    """Every product of a decoder layer and of its logits that is not torch's, with a bias and without one."""
+    """Every product of a decoder layer and of its logits that is not torch's: with a bias and without one, and logits
+    that are written with gaps too."""
     hidden_size, num_heads, num_key_heads, width, intermediate_size, _ = sizes
     qkv_size = (num_heads + 2 * num_key_heads) * width
     for in_features, num_rows, gated, may_split in (
@@ -135,6 +136,8 @@ def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
         if tiling is not None:
             launch(states, weight, None, tiling, gated)
             launch(states, weight, bias, tiling, gated)
+            if not gated and not may_split:
+                launch(states, weight, None, tiling, gated, out=torch.empty(num_tokens, 3, num_rows, dtype=dtype)[:, 1])
         codes = torch.empty(num_rows, in_features, dtype=FP8)
         tiling = tiling_of(states, codes, gated, may_split)
         if tiling is not None:

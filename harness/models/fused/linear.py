@@ -38,8 +38,8 @@ def linear(
         weight: [OUT, IN] of the same type, or of 8 bits. bias: [OUT], or None.
         scales: [OUT] float32 of a weight of 8 bits; None for others.
         splits: whether shares may be returned.
-        out: [..., OUT] of the states' type to write to and to return; the last axis without gaps, all others as one
-            with steps of one size. None for new memory. Not with splits.
+        out: of states [N, IN]: [N, OUT] of their type to write to and to return, whose rows have no gaps. None for new
+            memory. Not with splits.
 
     Returns:
         [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then

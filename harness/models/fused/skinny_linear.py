@@ -71,7 +71,8 @@ def _store_tile(
         wide = gate.to(dtype).to(tl.float32)
         silu = (wide / (1.0 + tl.exp(-wide))).to(dtype)
         product = silu.to(tl.float32) * product.to(dtype).to(tl.float32)
-    at = tokens.to(tl.int64)[None, :] * result_stride + rows[:, None]
+    stride = out_features if result_stride is None else result_stride
+    at = tokens.to(tl.int64)[None, :] * stride + rows[:, None]
     kept = inside[:, None] & (tokens < num_tokens)[None, :]
     tl.store(result + at, product.to(result.dtype.element_ty), mask=kept)
 
@@ -92,7 +93,7 @@ def _skinny_linear_kernel(
     scales,  # [OUT] or [2 OUT] float32 of a weight of 8 bits, which is given as uint8; else None
     bias,  # [OUT] or [2 OUT], None for none
     result,  # [P, N, OUT]
-    result_stride,  # from a token's results to the next one's, OUT or more; OUT where there are shares
+    result_stride,  # from a token's results to the next one's; None where that is OUT
     num_tokens,  # N
     in_features,  # IN
     out_features,  # OUT
@@ -208,17 +209,15 @@ def launch(
     num_tokens = states.shape[:-1].numel()
     split = tiling.num_splits > 1
     shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
-    result = (
-        torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device) if out is None else out
-    )
-    stride = result.stride(-2) if result.dim() > 1 else out_features
-    if out is not None and (
-        split or out.shape != shape or out.dtype != states.dtype or out.stride(-1) != 1 or out.dim() > 2
-    ):
+    if out is None:
+        result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
+    elif split or out.dim() != 2 or out.shape != shape or out.dtype != states.dtype or out.stride(1) != 1:
         raise ValueError(
-            f"out must be {list(shape)} {states.dtype}, a vector or a matrix of rows without gaps, of a product whose "
-            f"programs share nothing; found {list(out.shape)} {out.dtype} with strides {out.stride()}"
+            f"out must be {list(shape)} {states.dtype}, a matrix whose rows have no gaps, of a product whose programs "
+            f"share nothing; found {list(out.shape)} {out.dtype} with strides {out.stride()}"
         )
+    else:
+        result = out
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
     starts_early = overlaps(num_tokens) and scales is None
@@ -228,7 +227,7 @@ def launch(
         scales=scales,
         bias=bias,
         result=result,
-        result_stride=stride,
+        result_stride=None if out is None else out.stride(0),
         num_tokens=num_tokens,
         in_features=in_features,
         out_features=out_features,
