@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from harness.models.eagle3 import eagle3_layer
 from harness.models.fused.fuse import fusion_obstacle, pack_layer
-from harness.models.fused.layer import add_norm, attend, decoder_layer, feed_forward
+from harness.models.fused.layer import add, add_norm, attend, decoder_layer, feed_forward
 from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
-from tests.fused_rows import DEVICE
+from tests.fused_rows import DEVICE, normal, same
 from tests.tiny_models import SIZES, TOLERANCE, random_causal_lm, random_tokens, randomize
 
 CAPACITY, NUM_SLOTS, SPARE = 14, 4, 3
@@ -144,6 +144,19 @@ def test_a_device_has_its_operations():
     assert operations_for(torch.device("cuda", 1)) is named_operations("triton")
     assert operations_for(torch.device("meta")) is named_operations("triton")
     assert (named_operations("reference").name, named_operations("triton").name) == ("reference", "triton")
+
+
+@pytest.mark.parametrize("name", ["triton", "reference"])
+@pytest.mark.parametrize("num_shares", [0, 2], ids=["whole", "shares"])
+def test_a_sum_without_a_norm_is_that_before_one(num_shares: int, name: str):
+    """Of rows of several tokens; the kernels leave shares, which no product of the twins does."""
+    norm = LlamaRMSNorm(32, 1e-5).to(DEVICE, torch.float16)
+    residual = normal(2, 3, 32, seed=1, dtype=torch.float16)
+    states = normal(num_shares, 2, 3, 32, seed=2) if num_shares else normal(2, 3, 32, seed=2, dtype=torch.float16)
+    operations = named_operations(name)
+    same(add(states, residual, operations), add_norm(norm, states, residual, operations)[1])
+    summed = states.sum(0).half() if num_shares else states
+    same(add(states, residual, operations), residual + summed)
 
 
 @pytest.mark.parametrize("name", ["add_rms_norm", "rotate_and_store", "slot_attention", "linear", "gated_linear"])

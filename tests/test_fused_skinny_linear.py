@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -99,16 +100,27 @@ def test_rows_may_be_written_with_gaps(num_tokens: int):
     assert bool((memory[:, ::2] == 7).all()), "nothing beside them"
 
 
-@pytest.mark.parametrize("wrong", ["shape", "dtype", "gaps", "shares"])
-def test_rows_that_cannot_be_written_are_refused(wrong: str):
+@pytest.mark.parametrize("wrong", ["shape", "dtype", "gaps"])
+def test_rows_that_cannot_be_written_are_refused_by_all(wrong: str):
+    """By the kernel, where torch multiplies, and by the twin."""
+    from harness.models.fused.linear import linear
     from harness.models.fused.skinny_linear import launch
 
     states, weight, _ = inputs(6, 37, bias=False)
-    tiling = next(each for each in TILINGS.values() if (each.num_splits > 1) == (wrong == "shares"))
+    tiling = next(each for each in TILINGS.values() if each.num_splits == 1)
     out = torch.empty(6, 74, dtype=torch.float32 if wrong == "dtype" else states.dtype, device=states.device)
-    out = out[:, ::2] if wrong == "gaps" else out[:5, :37] if wrong == "shape" else out[:, :37]
-    with pytest.raises(ValueError, match=r"out must be .*6, 37\] torch.float16, .* found \["):
-        launch(states, weight, None, tiling, gated=False, out=out)
+    out = out[:, ::2] if wrong == "gaps" else out[:1, :37] if wrong == "shape" else out[:, :37]
+    for multiply in (partial(launch, tiling=tiling, gated=False), linear, reference_linear):
+        with pytest.raises(ValueError, match=r"out must be \[6, 37\] torch.float16, a matrix .*, found \["):
+            multiply(states, weight, None, out=out)
+
+
+def test_shares_are_not_written_elsewhere():
+    from harness.models.fused.skinny_linear import launch
+
+    states, weight, _ = inputs(6, 37, bias=False)
+    with pytest.raises(ValueError, match="out is for a tiling with num_splits 1, found 2"):
+        launch(states, weight, None, TILINGS["two shares"], gated=False, out=torch.empty(6, 37))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

@@ -120,7 +120,7 @@ def _cache_in_fp8(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> Non
 
 def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
     """Every product of a decoder layer and of its logits that is not torch's: with a bias and without one, and logits
-    that are written with gaps too."""
+    that are written with gaps too, also of an odd vocabulary."""
     hidden_size, num_heads, num_key_heads, width, intermediate_size, _ = sizes
     qkv_size = (num_heads + 2 * num_key_heads) * width
     for in_features, num_rows, gated, may_split in (
@@ -129,6 +129,7 @@ def _products(sizes: LayerSizes, dtype: torch.dtype, num_tokens: int) -> None:
         (hidden_size, 2 * intermediate_size, True, False),
         (intermediate_size, hidden_size, False, True),
         (hidden_size, VOCAB_SIZE, False, False),
+        (hidden_size, VOCAB_SIZE - 1, False, False),
     ):
         states = torch.empty(num_tokens, in_features, dtype=dtype)
         weight, bias = torch.empty(num_rows, in_features, dtype=dtype), torch.empty(num_rows, dtype=dtype)

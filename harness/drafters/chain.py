@@ -113,8 +113,8 @@ class ChainDrafter(NetworkDrafter):
     def clear(self, slot: int) -> None:
         """Zero a slot's keys, values and states, so that a NaN in them does not reach its next request."""
         super().clear(slot)
-        self._hidden[slot] = 0
-        self._features[slot] = 0
+        for tensor in self.state():
+            tensor[slot] = 0
 
     def move(self, source: int, destination: int) -> None:
         """The same with the states."""
@@ -122,8 +122,8 @@ class ChainDrafter(NetworkDrafter):
         for tensor in self.state():
             tensor[destination] = tensor[source]
 
-    def state(self) -> tuple[Tensor, Tensor]:
-        return self._hidden, self._features
+    def state(self) -> tuple[Tensor, ...]:
+        return (self._hidden,) if self._features is self._hidden else (self._hidden, self._features)
 
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
         """K - 1 passes over a pair of each slot, K products with the output matrix; then one pass over K + 1 pairs."""

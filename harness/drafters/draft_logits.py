@@ -81,7 +81,8 @@ class DraftLogits:
             self.drawn_rows = torch.zeros((size[0], size[2]), dtype=dtype, device=device)
         self._holds_logits = is_kept and self._logits.dtype is dtype and self.drawn_rows is None
         self._place: Tensor | None = None
-        """The last one that was given out."""
+        """The last one that was given out, and its step."""
+        self._step_of_place = 0
         # a coupled draw leaves no statistics, and those of unrounded logits are not the cache's
         self._keeps_stats = draft_sampling is DraftSampling.sampled and self.drawn_rows is None
         places = size[:2] if self._keeps_stats else nothing[:2]
@@ -113,9 +114,12 @@ class DraftLogits:
         return None
 
     def place(self, batch: Batch, step: int) -> Tensor | None:
-        """[B, V_draft] of the cache, to which the drafter's logits of one step may be written before `draw` takes them;
-        None where nothing is cached, or something else than they are."""
+        """Give out rows of the cache, [B, V_draft], to which the logits of a step may be written for `draw`.
+
+        None where nothing is cached, or something else than they are.
+        """
         self._place = self._logits[: batch.num_rows, step] if self._holds_logits else None
+        self._step_of_place = step
         return self._place
 
     def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
@@ -150,7 +154,7 @@ class DraftLogits:
             return batch.core.draw(logits, greedy, streams, Purpose.draft, self.draft_to_target, mask=mask)
         places = (slice(0, batch.num_rows), step)
         cached = logits
-        if logits is not self._place:
+        if logits is not self._place or step != self._step_of_place:
             cached = self._logits[places]
             cached.copy_(logits)
         drawn_from = cached if self.drawn_rows is None else logits

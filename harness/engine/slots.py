@@ -28,9 +28,9 @@ class SlotState:
 
     def __init__(self, num_slots: int, capacity: int, sampling: SlotSampling, device: torch.device) -> None:
         self.spare = num_slots
-        # what slots that idle have, on the device, where a number would be written before each use
+        # constants of idle slots on the device: torch.where with a number of Python launches a fill each time
         self.spare_id = torch.full((1,), num_slots, dtype=torch.int64, device=device)
-        self.empty_length = torch.ones(1, dtype=torch.int64, device=device)
+        self.idle_length = torch.ones(1, dtype=torch.int64, device=device)
         self.sampling = sampling
         self.token_ids = torch.zeros(num_slots + 1, capacity, dtype=torch.int64, device=device)
         """[S + 1, C], every token so far; the last one has not been read by the target."""

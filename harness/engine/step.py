@@ -228,7 +228,7 @@ class Step:
         if self.joins:
             rows = torch.where(decodes, self.cache.slot_ids[:num_rows], state.spare_id)
         # an idle row drafts and reads from position 0 on; its output is discarded
-        lengths = torch.where(decodes, state.lengths[:num_rows], state.empty_length)
+        lengths = torch.where(decodes, state.lengths[:num_rows], state.idle_length)
         depth = self.num_speculative_tokens if inputs.depth is None else inputs.depth
         return Batch(
             rows=rows,

@@ -63,8 +63,6 @@ class EagleConfig:
 class EagleHead(Head):
     """An EAGLE head. `own_embedding`: whether it has an embedding of its own (it normally shares the target's)."""
 
-    features_are_hidden = True
-
     def __init__(self, config: EagleConfig, target: TargetModel, *, own_embedding: bool = False) -> None:
         super().__init__(config.layer, target)
         self.config = config
@@ -82,6 +80,10 @@ class EagleHead(Head):
             self.embed_tokens = nn.Embedding(target.vocab_size, hidden_size)
         self.to(device=target.device, dtype=target.dtype)
         self.rotary = types.rotary(config.layer).to(target.device)
+
+    @property
+    def features_are_hidden(self) -> bool:
+        return True
 
     def forward(
         self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None

@@ -91,7 +91,7 @@ class Eagle3Head(Head):
         register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
 
     @property
-    def features_are_hidden(self) -> bool:  # type: ignore[override]
+    def features_are_hidden(self) -> bool:
         return self.config.norm_output
 
     @property

@@ -66,8 +66,6 @@ class Head(nn.Module):
 
     rotary: Any
     """The rotary module of its layers."""
-    features_are_hidden = False
-    """Whether the features of the next step are what `logits` takes."""
     is_fused = False
     """See `fuse`."""
     fusion_obstacle: str | None = None
@@ -88,6 +86,11 @@ class Head(nn.Module):
         self.fusion_obstacle = fuse_layers(self.decoder_layers, self.rotary)
         self.is_fused = self.fusion_obstacle is None
         return self.fusion_obstacle
+
+    @property
+    def features_are_hidden(self) -> bool:
+        """Whether the features of the next step are what `logits` takes."""
+        return False
 
     @property
     def vocab_size(self) -> int:
@@ -160,7 +163,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[..., H] -> [..., V_draft], written to `out` if there is one."""
+        """[..., H] -> [..., V_draft]. A head may write what it returns to `out`, see `linear` of layer_forward."""
         output = self.output_matrix
         runs_fused = self.target.is_fused if output is self.target.output_matrix else self.is_fused
         return linear(hidden, output, None, runs_fused, out)

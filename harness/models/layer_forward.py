@@ -18,6 +18,7 @@ from harness.models import direct_layer as direct
 from harness.models.attention import fold_mask
 from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
+from harness.models.fused.checks import written
 from harness.models.fused.operations import operations_for
 
 
@@ -94,17 +95,23 @@ def _run_fused_layers(
 
 
 def run_layer(
-    layer: Any, rotary: Any, states: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
-) -> Tensor:
-    """A whole layer of a head, the first of its cache: [B, T, H] -> [B, T, H]; for `wanted` see `attend`."""
-    if wanted is not None:
+    layer: Any,
+    final_norm: Any,
+    rotary: Any,
+    states: Tensor,
+    positions: Tensor,
+    view: View | None,
+    wanted: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A whole layer of a head, the first of its cache, and the norm after it: (states, normed), [B, T, H] each.
+
+    For `wanted` see `attend`.
+    """
+    if wanted is not None or is_fused(view):
         attended = attend(layer, rotary, norm(layer.input_layernorm, states, view), positions, view, wanted)
-        return add_feed_forward(layer, attended, direct.only(states, wanted), view)
-    if is_fused(view):
-        normed, entering = fused.add_norm(layer.input_layernorm, states)
-        attended = _fused_attention(layer, normed, view)
-        return add_feed_forward(layer, attended, entering, view)
-    return _unfused(layer, rotary, states, positions, view)(layer, states)
+        return add_feed_forward_and_norm(layer, final_norm, attended, direct.only(states, wanted), view)
+    states = _unfused(layer, rotary, states, positions, view)(layer, states)
+    return states, norm(final_norm, states, view)
 
 
 def attend(
@@ -148,7 +155,7 @@ def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View 
 def add_feed_forward_and_norm(
     layer: Any, final_norm: Any, attended: Tensor, residual: Tensor, view: View | None
 ) -> tuple[Tensor, Tensor]:
-    """The same, and a norm of what it returns: (states, normed), [B, T, H] each."""
+    """add_feed_forward, and a norm of its result: (states, normed), [B, T, H] each."""
     if is_fused(view):
         normed, total = fused.add_norm(layer.post_attention_layernorm, attended, residual)
         normed, states = fused.add_norm(final_norm, fused.feed_forward(layer.mlp, normed, splits=True), total)
@@ -172,20 +179,21 @@ def project(module: Any, states: Tensor, view: View | None) -> Tensor:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None, fused_too: bool, out: Tensor | None = None) -> Tensor:
     """A linear projection, [..., IN] -> [..., OUT]; through the fused operations if the layers before it are.
 
-    out: [..., OUT] to write to and to return; None for new memory.
+    out: of states [N, IN]: [N, OUT] of their type to write to and to return, whose rows have no gaps. None for new
+    memory.
     """
     if fused_too:
         return operations_for(states.device).linear(states, weight, bias, out=out)
     result = functional.linear(states, weight, bias)
-    return result if out is None else out.copy_(result)
+    return result if out is None else written(result, out)
 
 
 def embedded(token_ids: Tensor, weight: Tensor) -> Tensor:
     """[...] int64 ids, [V, H] -> [..., H].
 
-    By indexing: on a GPU torch's embedding of 16 tokens or fewer takes 12 us, this 2 (an H200, rows of 8 KiB).
+    On a GPU by indexing: torch's embedding of 16 tokens or fewer takes 12 us there, this 2 (an H200, rows of 8 KiB).
     """
-    return weight[token_ids]
+    return weight[token_ids] if weight.is_cuda else functional.embedding(token_ids, weight)
 
 
 def is_fused(view: View | None) -> TypeGuard[FusedView]:

@@ -91,7 +91,7 @@ class MtpHead(Head):
         self.rotary = types.rotary(layer_config).to(target.device)
 
     @property
-    def features_are_hidden(self) -> bool:  # type: ignore[override]
+    def features_are_hidden(self) -> bool:
         return self.config.norm_output
 
     @property
@@ -118,8 +118,8 @@ class MtpHead(Head):
         block = self.block
         embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
         joined = torch.cat((norm(block.enorm, embedded, view), norm(block.hnorm, features, view)), dim=-1)
-        states = run_layer(block, self.rotary, project(block.eh_proj, joined, view), positions, view, wanted)
-        hidden = norm(block.shared_head["norm"], states, view)
+        states = project(block.eh_proj, joined, view)
+        states, hidden = run_layer(block, block.shared_head["norm"], self.rotary, states, positions, view, wanted)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
 

@@ -185,7 +185,7 @@ class TargetModel:
         return embedded(token_ids, self.embed_weight)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[..., H] after the final norm -> [..., V], written to `out` if there is one."""
+        """[..., H] after the final norm -> [..., V], written to `out` if there is one (see `linear`)."""
         return linear(hidden, self.output_matrix, None, self.is_fused, out)
 
     def new_cache(self, num_slots: int, capacity: int) -> SlotCache:

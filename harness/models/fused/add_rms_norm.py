@@ -3,7 +3,7 @@
     total  = states + residual
     normed = weight * total / sqrt(mean(total^2) + eps)
 
-The states may be given as shares, which harness.models.fused.skinny_linear leaves: they are summed in order.
+The states may be given as shares, which harness.models.fused.linear leaves: they are summed in order.
 
 Source: Zhang and Sennrich, Root Mean Square Layer Normalization (2019).
 """
@@ -84,7 +84,7 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
         without shares it is states itself.
         normed is computed in float32 and rounded as LlamaRMSNorm of transformers does: before the weight and after it.
     """
-    shared, dtype = _checked(states, weight)
+    shared, dtype = _are_shares(states), _checked_dtype(states, weight)
     check_tensor("weight", weight, states.shape[-1:], dtype)
     if residual is not None:
         check_tensor("residual", residual, states.shape[-2:], dtype)
@@ -95,28 +95,30 @@ def add_rms_norm(states: Tensor, residual: Tensor | None, weight: Tensor, eps: f
 
 
 def add_shares(states: Tensor, residual: Tensor) -> Tensor:
-    """Add the residual alone: [N, H] of its type.
+    """Sum the shares, if there are any, and add the residual: [N, H] of its type.
 
     Args:
         states: [N, H] of the residual's type; or shares, as for add_rms_norm.
         residual: [N, H] bfloat16, float16 or float32.
     """
-    _, dtype = _checked(states, residual)
-    check_tensor("residual", residual, states.shape[-2:], dtype)
+    check_tensor("residual", residual, states.shape[-2:], _checked_dtype(states, residual))
     total = torch.empty_like(residual)
     _launch(states, residual, None, None, total, 0.0)
     return total
 
 
-def _checked(states: Tensor, of_dtype: Tensor) -> tuple[bool, torch.dtype]:
-    """Whether the states are shares, and the type of their sum; `of_dtype` has that of shares."""
-    shared = states.dim() == 3 and len(states) > 1
+def _are_shares(states: Tensor) -> bool:
+    return states.dim() == 3 and len(states) > 1
+
+
+def _checked_dtype(states: Tensor, other: Tensor) -> torch.dtype:
+    """The type of the sum of the states; `other` has that of shares. Raises ValueError for wrong states."""
+    shared = _are_shares(states)
     if not shared and states.dim() != 2:
         raise ValueError(f"states must be [N, H], found {list(states.shape)}; flatten the rows first")
-    dtype = of_dtype.dtype if shared else states.dtype
-    check_dtype("states", of_dtype if shared else states)
-    check_tensor("states", states, states.shape, torch.float32 if shared else dtype)
-    return shared, dtype
+    check_dtype("states", other if shared else states)
+    check_tensor("states", states, states.shape, torch.float32 if shared else states.dtype)
+    return other.dtype if shared else states.dtype
 
 
 def _launch(
@@ -140,7 +142,7 @@ def _launch(
         total=total,
         hidden_size=hidden_size,
         eps=eps,
-        SHARES=len(states) if states.dim() == 3 else 1,
+        SHARES=len(states) if _are_shares(states) else 1,
         BLOCK=block,
         OVERLAPS=starts_early,
         launch_pdl=starts_early,

@@ -36,6 +36,21 @@ def place_for(out: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tenso
     return out
 
 
+def check_matrix(out: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raises ValueError unless a tensor that a matrix is written to is as given; between its rows there may be gaps."""
+    if out.dim() != 2 or out.shape != shape or out.dtype != dtype or out.stride(1) != 1:
+        raise ValueError(
+            f"out must be {list(shape)} {dtype}, a matrix whose rows have no gaps, found {list(out.shape)} {out.dtype} "
+            f"with strides {out.stride()}"
+        )
+
+
+def written(matrix: Tensor, out: Tensor) -> Tensor:
+    """`out` with a copy of the matrix. Raises ValueError as check_matrix."""
+    check_matrix(out, matrix.shape, matrix.dtype)
+    return out.copy_(matrix)
+
+
 def check_cache(keys: Tensor, values: Tensor, dtype: torch.dtype) -> None:
     """Raises ValueError unless keys and values are [S, Hk, C, D] of one layout, their heads' components together, and
     of a type or rounded to 8 bits.

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fp8_linear import FP8
+from harness.models.fused.checks import written
 from harness.models.fused.gated_activation import silu_mul
 from harness.models.fused.skinny_linear import launch
 from harness.models.fused.tilings import MULTIPROCESSORS, Tiling, tiling_for
@@ -39,16 +40,17 @@ def linear(
         scales: [OUT] float32 of a weight of 8 bits; None for others.
         splits: whether shares may be returned.
         out: of states [N, IN]: [N, OUT] of their type to write to and to return, whose rows have no gaps. None for new
-            memory. Not with splits.
+            memory. There are no shares then.
 
     Returns:
         [..., OUT] of the type; or, if it may be, [P, ..., OUT] float32, shares that are to be summed in order and then
         rounded. Which of the two is a function of the shapes, the type and the GPU.
     """
-    tiling = tiling_of(states, weight, gated=False, may_split=splits)
+    tiling = tiling_of(states, weight, gated=False, may_split=splits and out is None)
     if tiling is None:
-        result = functional.linear(states, weight if scales is None else widen(weight, scales, states.dtype), bias)
-        return result if out is None else out.copy_(result)
+        wide = weight if scales is None else widen(weight, scales, states.dtype)
+        result = functional.linear(states, wide, bias)
+        return result if out is None else written(result, out)
     return launch(states, weight, bias, tiling, gated=False, scales=scales, out=out)
 
 

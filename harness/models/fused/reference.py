@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fp8_linear import FP8, dequantized, to_fp8
-from harness.models.fused.checks import check_rows, place_for
+from harness.models.fused.checks import check_rows, place_for, written
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
 
@@ -49,7 +49,7 @@ def linear(
     if scales is not None:
         weight = dequantized(weight, scales, states.dtype)
     result = functional.linear(states, weight, bias)
-    return result if out is None else out.copy_(result)
+    return result if out is None else written(result, out)
 
 
 def gated_linear(states: Tensor, weight: Tensor, bias: Tensor | None = None, scales: Tensor | None = None) -> Tensor:

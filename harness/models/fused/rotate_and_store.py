@@ -4,7 +4,7 @@
     before it, where a layer has such norms (Qwen3): head -> weight * head / sqrt(mean(head^2) + eps)
 
 One program takes some heads of one token, all of one kind: queries, keys or values. The projection may be given as
-shares, which harness.models.fused.skinny_linear leaves: they are summed in order.
+shares, which harness.models.fused.linear leaves: they are summed in order.
 Source: Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding (2021).
 """
 

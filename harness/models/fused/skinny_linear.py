@@ -23,7 +23,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fp8_linear import FP8
-from harness.models.fused.checks import check_tensor
+from harness.models.fused.checks import check_matrix, check_tensor
 from harness.models.fused.overlap import overlaps
 from harness.models.fused.tilings import MIN_TOKENS, Tiling
 
@@ -93,7 +93,7 @@ def _skinny_linear_kernel(
     scales,  # [OUT] or [2 OUT] float32 of a weight of 8 bits, which is given as uint8; else None
     bias,  # [OUT] or [2 OUT], None for none
     result,  # [P, N, OUT]
-    result_stride,  # from a token's results to the next one's; None where that is OUT
+    result_stride,  # from a token's results to the next one's; None where they lie without gaps
     num_tokens,  # N
     in_features,  # IN
     out_features,  # OUT
@@ -211,12 +211,10 @@ def launch(
     shape = (*([tiling.num_splits] if split else []), *states.shape[:-1], out_features)
     if out is None:
         result = torch.empty(shape, dtype=torch.float32 if split else states.dtype, device=states.device)
-    elif split or out.dim() != 2 or out.shape != shape or out.dtype != states.dtype or out.stride(1) != 1:
-        raise ValueError(
-            f"out must be {list(shape)} {states.dtype}, a matrix whose rows have no gaps, of a product whose programs "
-            f"share nothing; found {list(out.shape)} {out.dtype} with strides {out.stride()}"
-        )
     else:
+        if split:
+            raise ValueError(f"out is for a tiling with num_splits 1, found {tiling.num_splits}, which leaves shares")
+        check_matrix(out, shape, states.dtype)
         result = out
     num_steps = in_features // tiling.block_in
     first, more = tiling.columns(num_tokens)
@@ -227,7 +225,7 @@ def launch(
         scales=scales,
         bias=bias,
         result=result,
-        result_stride=None if out is None else out.stride(0),
+        result_stride=None if result.is_contiguous() else result.stride(0),
         num_tokens=num_tokens,
         in_features=in_features,
         out_features=out_features,
