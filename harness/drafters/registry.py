@@ -19,7 +19,9 @@ made with one. `can_be_captured = True` on it promises that its drafts can be ca
             return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
 
 A drafter with a distribution draws each token by `draw` of harness.drafters.draft_logits.DraftLogits, which keeps the
-logits, and returns that object's `draft`, whose `Draft.logits` are those kept; drafting.sampling=greedy needs none.
+logits, and returns that object's `draft`, whose `Draft.logits` are those kept. Logits written to its `place` of the
+step, just before, need not be copied. Its `num_bytes` are the drafter's logit_cache_bytes. Such a drafter is asked for
+by drafting.sampling=sampled: `auto` is greedy for a drafter of your own, and greedy needs no DraftLogits.
 """
 
 from __future__ import annotations

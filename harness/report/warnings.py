@@ -40,7 +40,7 @@ def warnings(results: Results) -> list[str]:
     if apart:
         found.append(
             f"{len(apart)} cells were measured in other sessions than their baseline, so no speedup; --fresh measures "
-            f"them together ({_names(apart, len(results.cells))})"
+            f"them together ({_names(apart, results.cells)})"
         )
     few = [cell for cell in done if cell.estimates.num_prompts < 2]
     if few:
@@ -52,17 +52,16 @@ def warnings(results: Results) -> list[str]:
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
-    num_cells = len(results.cells)
     failed = [(item.reason, cell) for cell in results.cells for item in cell.record.failures]
-    found += _by_cells("failed", failed, num_cells)
+    found += _by_cells("failed", failed, results.cells)
     coarse = [cell for cell in done if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
-    found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], num_cells)
-    found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], num_cells)
+    found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], results.cells)
+    found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], results.cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
-    found += _by_cells("fallback", notes, num_cells)
-    found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], num_cells)
+    found += _by_cells("fallback", notes, results.cells)
+    found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], results.cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
-    return found + _by_cells("label", labelled, num_cells)
+    return found + _by_cells("label", labelled, results.cells)
 
 
 def _of_drift(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
@@ -127,19 +126,20 @@ def _place(cell: CellResult, cells: Sequence[CellResult]) -> str:
     return ", ".join([_name(cell), *context_texts(cell, around), *inner])
 
 
-def _by_cells(what: str, items: Sequence[tuple[str, CellResult]], num_cells: int) -> list[str]:
-    """One line per text, with the cells it applies to, of so many in all."""
+def _by_cells(what: str, items: Sequence[tuple[str, CellResult]], among: Sequence[CellResult]) -> list[str]:
+    """One line per text, with the cells it applies to."""
     found: dict[str, dict[str, CellResult]] = {}
     for text, cell in items:
         found.setdefault(text, {})[cell["cell_id"]] = cell
-    return [f"{what}: {text} ({_names(list(cells.values()), num_cells)})" for text, cells in found.items()]
+    return [f"{what}: {text} ({_names(list(cells.values()), among)})" for text, cells in found.items()]
 
 
-def _names(cells: Sequence[CellResult], num_cells: int) -> str:
-    """The cells in words."""
-    if 1 < len(cells) == num_cells:
+def _names(cells: Sequence[CellResult], among: Sequence[CellResult]) -> str:
+    """The cells in words, with their engine where several ran."""
+    if 1 < len(cells) == len(among):
         return "all cells"
-    return "; ".join(dict.fromkeys(_name(cell) for cell in cells))
+    has_several = bool(varying(among, ["engine"]))
+    return "; ".join(dict.fromkeys(_name(cell) + f" on {cell['engine']}" * has_several for cell in cells))
 
 
 def _name(cell: CellResult) -> str:
