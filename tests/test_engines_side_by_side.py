@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +15,12 @@ from harness.backends.server.process import Launch, Servers
 from harness.backends.server.server import ServerBackend
 from harness.compose.compose import compose_plan
 from harness.compose.run_plan import cell_rows
-from harness.metrics.cell import Results, read_results
+from harness.metrics.cell import read_results
 from harness.metrics.engines import block_pairs, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
 from harness.records.schema import CLIENT_CPU, Block
 from harness.report.console import print_summary
 from harness.report.tables.engines import engine_tables
-from harness.report.warnings import warnings
 from harness.settings.schema import SettingsError
 from harness.sweep.run_cells import run_cells
 from harness.sweep.turns import comparable_groups
@@ -144,17 +142,6 @@ def test_peers_that_differ_in_a_setting_are_told_apart():
     (table,) = engine_tables(analysed(*peers, own))
     rows = {row[table.header.index("engines")]: row[table.header.index("ratio by prompts")].value for row in table.rows}
     assert rows == {f"local / vllm (server.num_waiting={n})": pytest.approx(1 + n) for n in (0, 4)}
-
-
-def test_a_warning_says_whose_cell_it_is():
-    """Would catch a fallback of one engine that reads as one of the other, whose cell has the same name."""
-    own = simulated_cell(config(), [0.5], num_prompts=4)
-    peer = simulated_cell(config(backend__kind="server", server__engine="vllm"), [0.5], num_prompts=4)
-    found = analysed(own, replace(peer, fallbacks=("it waited",)))
-    (told,) = [line for line in warnings(Results((), found)) if line.startswith("fallback: ")]
-    assert told.endswith(" on vllm)")
-    (alone,) = [line for line in warnings(Results((), found[1:])) if line.startswith("fallback: ")]
-    assert told == alone[:-1] + " on vllm)"
 
 
 def paired_cells(own_speeds, peer_speeds, peer_sessions):

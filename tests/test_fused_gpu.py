@@ -202,6 +202,13 @@ def test_small_operations_at_real_sizes(num_tokens: int):
     (normed, total), expected = (each.add_rms_norm(states, residual, weight, 1e-5) for each in (kernels, twins))
     same(total, expected[1])
     assert_rounded_alike(normed, expected[0], 2, HALF_UNIT * (4096 + 8))
+    found, twin = (each.add_shares(states, residual) for each in (kernels, twins))
+    same(found, twin)
+    token_ids = torch.arange(num_tokens, device=states.device).flip(0)
+    norms = (weight, 1e-5), (weight / 2, 1e-6)
+    joined, expected = (each.join_embedded(token_ids, states, residual, norms, token_ids) for each in (kernels, twins))
+    for one, other in zip(joined, expected, strict=True):
+        assert_rounded_alike(one, other, 2, HALF_UNIT * (4096 + 8))
     assert_rounded_alike(silu_mul(gate_up), reference_silu_mul(gate_up), 2, silu_error(gate_up))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -159,7 +160,10 @@ def test_a_sum_without_a_norm_is_that_before_one(num_shares: int, name: str):
     same(add(states, residual, operations), residual + summed)
 
 
-@pytest.mark.parametrize("name", ["add_rms_norm", "rotate_and_store", "slot_attention", "linear", "gated_linear"])
+NAMES = [item.name for item in fields(Operations) if item.name != "name"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_kernels_and_twins_have_one_signature(name: str):
     kernel, twin = (
         getattr(operations, name) for operations in (named_operations("triton"), named_operations("reference"))

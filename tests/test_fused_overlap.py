@@ -17,6 +17,7 @@ KERNELS = {
     "add_rms_norm": "_add_rms_norm_kernel",
     "combine_splits": "_combine_splits_kernel",
     "gated_activation": "_silu_mul_kernel",
+    "join_embedded": "_join_embedded_kernel",
     "rotate_and_store": "_rotate_and_store_kernel",
     "skinny_linear": "_skinny_linear_kernel",
     "slot_attention": "_slot_attention_kernel",
@@ -41,6 +42,7 @@ def launch_everything() -> None:
     operations = named_operations("triton")
     states, weight = normal(2, 64, dtype=torch.float16), normal(64, 64, dtype=torch.float16)
     operations.add_rms_norm(states, None, weight[0], 1e-5)
+    operations.join_embedded(torch.zeros(2, dtype=torch.int64, device=DEVICE), weight, states)
     silu_mul(states)
     launch(states, weight, None, Tiling(16, 16, 16, 1, 2, 4), gated=False)
     rows = rows_of([0, 1], [40, 50], (2, 2, 256, 16), num_filled=0)

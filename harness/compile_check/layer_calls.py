@@ -19,6 +19,7 @@ from harness.models.fused.expand_values import expand_values
 from harness.models.fused.expert_down import expert_down
 from harness.models.fused.expert_gate_up import expert_gate_up
 from harness.models.fused.gated_activation import silu_mul
+from harness.models.fused.join_embedded import join_embedded
 from harness.models.fused.latent_attention import latent_attention
 from harness.models.fused.linear import tiling_of
 from harness.models.fused.norm_latents import norm_latents
@@ -97,6 +98,9 @@ def _layer(
         add_rms_norm(shares, states, states[0], 1e-5)
         add_shares(shares, states)
     add_shares(states, states)
+    token_ids, weight = torch.zeros(count, dtype=torch.int64), torch.empty(hidden_size, dtype=dtype)
+    for norms, positions in ((None, None), (((weight, 1e-5), (weight, 1e-5)), token_ids)):
+        join_embedded(token_ids, states, states, norms, positions)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)
     places = torch.zeros(num_rows, num_tokens, dtype=torch.int64) if are_trees else None

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
@@ -28,7 +27,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.direct_layer import only
 from harness.models.head import Head, HeadOutput, stored_embedding
-from harness.models.layer_forward import add_feed_forward, attend, project
+from harness.models.layer_forward import add_feed_forward, attend, join_embedded, project
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -89,7 +88,8 @@ class EagleHead(Head):
         self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
     ) -> HeadOutput:
         layer: Any = self.layers[0]
-        states = project(self.fc, torch.cat((self.embed(token_ids), features), dim=-1), view)
+        joined, _ = join_embedded(token_ids, self.embed_weight, features, view)
+        states = project(self.fc, joined, view)
         attended = attend(layer, self.rotary, states, positions, view, wanted)
         states = add_feed_forward(layer, attended, only(states, wanted), view)
         return HeadOutput(states, states)

@@ -31,8 +31,8 @@ from harness.models.layer_forward import (
     add_feed_forward,
     add_feed_forward_and_norm,
     attend,
+    join_embedded,
     linear,
-    norm,
     run_layers,
 )
 from harness.models.meta import on_meta
@@ -120,9 +120,9 @@ class Eagle3Head(Head):
         self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
     ) -> HeadOutput:
         layer: Any = self.layers[0]
-        normed = norm(layer.hidden_norm, features, view)
+        norms = layer.input_layernorm, layer.hidden_norm
+        joined, normed = join_embedded(token_ids, self.embed_weight, features, view, norms)
         residual = normed if self.config.norm_before_residual else features
-        joined = torch.cat((norm(layer.input_layernorm, self.embed(token_ids), view), normed), dim=-1)
         attended = attend(layer, self.rotary, joined, positions, view, wanted)
         others, residual = self.decoder_layers[1:], only(residual, wanted)
         if others:

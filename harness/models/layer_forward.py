@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -139,6 +140,35 @@ def attend(
         return direct.attend(layer.self_attn, states, angles, mask, view, wanted)
     assert wanted is None, "such layers run all tokens"
     return layer.self_attn(states, position_embeddings=cos_sin, **inputs)[0]
+
+
+def join_embedded(
+    token_ids: Tensor,
+    embed_weight: Tensor,
+    features: Tensor,
+    view: View | None,
+    norms: tuple[Any, Any] | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What a head reads: the embeddings of tokens beside their features, [B, T, 2 H]; and the features, [B, T, H].
+
+    Args:
+        token_ids: [B, T] int64. embed_weight: [V, H]. features: [B, T, H].
+        norms: RMS norms of transformers that the embeddings and the features go through first.
+        positions: [B, T] int64; an embedding at position 0 is taken as 0. None for no such.
+    """
+    if is_fused(view):
+        given = None if norms is None else tuple((norm.weight, norm.variance_epsilon) for norm in norms)
+        flat = None if positions is None else positions.flatten()
+        operation = operations_for(features.device).join_embedded
+        joined, normed = operation(token_ids.flatten(), embed_weight, features.flatten(0, 1), given, flat)
+        return joined.view(*token_ids.shape, -1), normed.view(features.shape)
+    states = embedded(token_ids, embed_weight)
+    if positions is not None:
+        states = states.masked_fill(positions[..., None] == 0, 0)
+    if norms is not None:
+        states, features = norm(norms[0], states, view), norm(norms[1], features, view)
+    return torch.cat((states, features), dim=-1), features
 
 
 def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor, view: View | None) -> Tensor:

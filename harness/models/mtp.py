@@ -34,7 +34,7 @@ from harness.models.decoder_layer import (
     with_slots,
 )
 from harness.models.head import Head, HeadOutput, as_stored
-from harness.models.layer_forward import norm, project, run_layer
+from harness.models.layer_forward import join_embedded, project, run_layer
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
@@ -116,8 +116,8 @@ class MtpHead(Head):
         self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None
     ) -> HeadOutput:
         block = self.block
-        embedded = self.embed(token_ids).masked_fill(positions[..., None] == 0, 0)
-        joined = torch.cat((norm(block.enorm, embedded, view), norm(block.hnorm, features, view)), dim=-1)
+        norms = block.enorm, block.hnorm
+        joined, _ = join_embedded(token_ids, self.embed_weight, features, view, norms, positions)
         states = project(block.eh_proj, joined, view)
         states, hidden = run_layer(block, block.shared_head["norm"], self.rotary, states, positions, view, wanted)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)

@@ -27,6 +27,7 @@ class Operations:
     """triton or reference."""
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
     add_shares: Callable[..., Tensor]
+    join_embedded: Callable[..., tuple[Tensor, Tensor]]
     rotate_and_store: Callable[..., Tensor]
     slot_attention: Callable[..., Tensor]
     linear: Callable[..., Tensor]

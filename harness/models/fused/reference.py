@@ -37,6 +37,24 @@ def add_shares(states: Tensor, residual: Tensor) -> Tensor:
     return residual + (states if states.dim() == 2 else sum(states[1:], states[0]).to(residual.dtype))
 
 
+def join_embedded(
+    token_ids: Tensor,
+    table: Tensor,
+    features: Tensor,
+    norms: tuple[tuple[Tensor, float], tuple[Tensor, float]] | None = None,
+    positions: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The roundings are those of add_rms_norm."""
+    states = functional.embedding(token_ids, table)
+    if positions is not None:
+        states = states.masked_fill(positions.unsqueeze(1) == 0, 0)
+    if norms is not None:
+        states, features = (
+            add_rms_norm(each, None, *norm)[0] for each, norm in zip((states, features), norms, strict=True)
+        )
+    return torch.cat((states, features), dim=1), features
+
+
 def linear(
     states: Tensor,
     weight: Tensor,
