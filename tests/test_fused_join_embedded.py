@@ -51,6 +51,19 @@ def test_twin_is_made_of_parts(dtype: torch.dtype):
     same(normed, add_rms_norm(features, None, *norms[1])[0])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 16, 64, 2048])
+def test_real_sizes(num_tokens: int):
+    from harness.models.fused.join_embedded import join_embedded as kernel
+
+    table, features = (normal(num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
+    token_ids = torch.arange(num_tokens, device=DEVICE).flip(0)
+    norms = (1 + table[0] / 8, 1e-5), (1 - table[0] / 8, 1e-6)
+    found = kernel(token_ids, table, features, norms, token_ids)
+    for one, other in zip(found, join_embedded(token_ids, table, features, norms, token_ids), strict=True):
+        assert_rounded_alike(one, other, 2, HALF_UNIT * (4096 + 8))
+
+
 def test_what_would_be_misread_is_refused():
     from harness.models.fused.join_embedded import join_embedded as kernel
 
