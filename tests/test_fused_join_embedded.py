@@ -53,26 +53,30 @@ def test_twin_is_made_of_parts(dtype: torch.dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_tokens", [1, 16, 64, 2048])
-def test_real_sizes(num_tokens: int):
+@pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp"])
+def test_real_sizes(head: str, num_tokens: int):
     from harness.models.fused.join_embedded import join_embedded as kernel
 
     table, features = (normal(num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
     token_ids = torch.arange(num_tokens, device=DEVICE).flip(0)
-    norms = (1 + table[0] / 8, 1e-5), (1 - table[0] / 8, 1e-6)
-    found = kernel(token_ids, table, features, norms, token_ids)
-    for one, other in zip(found, join_embedded(token_ids, table, features, norms, token_ids), strict=True):
+    norms = None if head == "eagle" else ((1 + table[0] / 8, 1e-5), (1 - table[0] / 8, 1e-6))
+    positions = token_ids % 3 + (num_tokens == 1) if head == "mtp" else None
+    found = kernel(token_ids, table, features, norms, positions)
+    for one, other in zip(found, join_embedded(token_ids, table, features, norms, positions), strict=True):
         assert_rounded_alike(one, other, 2, HALF_UNIT * (4096 + 8))
 
 
 def test_what_would_be_misread_is_refused():
+    """By both, so that heads on a CPU show what a GPU would refuse."""
     from harness.models.fused.join_embedded import join_embedded as kernel
 
     table, features, norms = inputs(8, torch.float32)
-    with pytest.raises(ValueError, match=r"features must be \[4, 8\] torch.float32 without gaps, found \[3, 8\]"):
-        kernel(TOKEN_IDS, table, features[:3])
-    with pytest.raises(ValueError, match=r"token_ids must be \[4\] torch.int64"):
-        kernel(TOKEN_IDS.int(), table, features)
-    with pytest.raises(ValueError, match=r"positions must be \[4\] torch.int64"):
-        kernel(TOKEN_IDS, table, features, None, POSITIONS[:2])
-    with pytest.raises(ValueError, match=r"weight must be \[8\] torch.float32"):
-        kernel(TOKEN_IDS, table, features, (norms[0], (norms[1][0][:4], 1e-5)))
+    for join in (kernel, join_embedded):
+        with pytest.raises(ValueError, match=r"features must be \[4, 8\] torch.float32 without gaps, found \[3, 8\]"):
+            join(TOKEN_IDS, table, features[:3])
+        with pytest.raises(ValueError, match=r"token_ids must be \[4\] torch.int64 without gaps, .* strides \(2,\)"):
+            join(TOKEN_IDS.repeat_interleave(2)[::2], table, features)
+        with pytest.raises(ValueError, match=r"positions must be \[4\] torch.int64"):
+            join(TOKEN_IDS, table, features, None, POSITIONS[:2])
+        with pytest.raises(ValueError, match=r"weight must be \[8\] torch.float32"):
+            join(TOKEN_IDS, table, features, (norms[0], (norms[1][0][:4], 1e-5)))

@@ -99,7 +99,8 @@ def _layer(
         add_shares(shares, states)
     add_shares(states, states)
     token_ids, weight = torch.zeros(count, dtype=torch.int64), torch.empty(hidden_size, dtype=dtype)
-    for norms, positions in ((None, None), (((weight, 1e-5), (weight, 1e-5)), token_ids)):
+    both = (weight, 1e-5), (weight, 1e-5)
+    for norms, positions in ((None, None), (both, None), (both, token_ids)):
         join_embedded(token_ids, states, states, norms, positions)
     cache, rows = torch.empty(1, num_key_heads, CAPACITY, width, dtype=dtype), torch.zeros(num_rows, dtype=torch.int64)
     qkv, table = torch.empty(count, (num_heads + 2 * num_key_heads) * width, dtype=dtype), torch.empty(CAPACITY, width)

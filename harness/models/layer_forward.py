@@ -162,7 +162,7 @@ def join_embedded(
         flat = None if positions is None else positions.flatten()
         operation = operations_for(features.device).join_embedded
         joined, normed = operation(token_ids.flatten(), embed_weight, features.flatten(0, 1), given, flat)
-        return joined.view(*token_ids.shape, -1), normed.view(features.shape)
+        return joined.view(*token_ids.shape, joined.shape[-1]), normed.view(features.shape)
     states = embedded(token_ids, embed_weight)
     if positions is not None:
         states = states.masked_fill(positions[..., None] == 0, 0)

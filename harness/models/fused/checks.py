@@ -86,6 +86,25 @@ def check_latents(keys: Tensor, dtype: torch.dtype) -> None:
         )
 
 
+def check_joined(
+    token_ids: Tensor,
+    table: Tensor,
+    features: Tensor,
+    norms: tuple[tuple[Tensor, float], ...],
+    positions: Tensor | None,
+) -> None:
+    """Raises ValueError unless what join_embedded joins is of one type, of one width, and lies without gaps."""
+    num_tokens, hidden_size, dtype = len(token_ids), table.shape[-1], table.dtype
+    check_dtype("table", table)
+    check_tensor("table", table, (len(table), hidden_size), dtype)
+    check_tensor("features", features, (num_tokens, hidden_size), dtype)
+    for name, numbers in (("token_ids", token_ids), ("positions", positions)):
+        if numbers is not None:
+            check_tensor(name, numbers, (num_tokens,), torch.int64)
+    for weight, _ in norms:
+        check_tensor("weight", weight, (hidden_size,), dtype)
+
+
 def check_table(table: Tensor, width: int, capacity: int) -> None:
     """Raises ValueError unless a table of rotations has a line for each position of a slot."""
     if table.dim() != 2 or table.shape[0] < capacity:

@@ -6,10 +6,11 @@
     feed-forward     gated_linear (gate, up) -> linear
     with experts     route_tokens -> expert_gate_up -> expert_down -> sum_experts
 
-An add_rms_norm stands before each, and join_embedded makes what the layer of a draft head reads. A product may be left
-as shares, [P, R, T, H] float32, where the operation that takes it sums them: rotate_and_store, add_rms_norm and
-add_shares do. Forwards of more tokens than MAX_TOKENS, prompts and rounds of many slots, run experts as transformers
-has them: the routing kernel holds no more, and the more tokens, the less the products are bound by reading weights.
+An add_rms_norm stands before each, and join_embedded makes what the layer of an EAGLE, EAGLE-3 or MTP head reads. A
+product may be left as shares, [P, R, T, H] float32, where the operation that takes it sums them: rotate_and_store,
+add_rms_norm and add_shares do. Forwards of more tokens than MAX_TOKENS, prompts and rounds of many slots, run experts
+as transformers has them: the routing kernel holds no more, and the more tokens, the less the products are bound by
+reading weights.
 
 It expects a packed layer (pack_layer) without an obstacle (fusion_obstacle). Each function takes the operations of the
 states' device unless others are given.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fp8_linear import FP8, dequantized, to_fp8
-from harness.models.fused.checks import check_rows, place_for, written
+from harness.models.fused.checks import check_joined, check_rows, place_for, written
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
 
@@ -44,7 +44,8 @@ def join_embedded(
     norms: tuple[tuple[Tensor, float], tuple[Tensor, float]] | None = None,
     positions: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The roundings are those of add_rms_norm."""
+    """The roundings are those of add_rms_norm; what the kernel refuses is refused here too."""
+    check_joined(token_ids, table, features, norms or (), positions)
     states = functional.embedding(token_ids, table)
     if positions is not None:
         states = states.masked_fill(positions.unsqueeze(1) == 0, 0)
