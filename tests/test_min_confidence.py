@@ -47,9 +47,9 @@ def test_what_no_row_drafts_is_not_computed(monkeypatch):
         widths.append(token_ids.shape[1])
         return forward(self, token_ids, *others)
 
-    def counted_logits(hidden, logits=head.logits):
+    def counted_logits(hidden, out=None, logits=head.logits):
         drafted.append(len(hidden))
-        return logits(hidden)
+        return logits(hidden, out)
 
     monkeypatch.setattr(type(engine.target), "forward", counted)
     monkeypatch.setattr(head, "logits", counted_logits)
