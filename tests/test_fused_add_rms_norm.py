@@ -64,6 +64,17 @@ def test_a_sum_without_a_norm_is_that_of_the_norm(num_shares: int, dtype: torch.
         add_shares(given, residual[:2])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_tokens", [1, 64, 2048])
+@pytest.mark.parametrize("num_shares", [1, 2], ids=["whole", "shares"])
+def test_a_sum_without_a_norm_at_real_sizes(num_shares: int, num_tokens: int):
+    from harness.models.fused.add_rms_norm import add_shares
+
+    states, residual = (normal(num_tokens, 4096, seed=seed, dtype=torch.bfloat16) for seed in (1, 2))
+    given = states if num_shares == 1 else normal(num_shares, num_tokens, 4096, seed=4)
+    same(add_shares(given, residual), reference_add_shares(given, residual))
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 def test_twin_rounds_as_transformers_does(dtype: torch.dtype):
     states, residual, weight = inputs(5, 63, dtype)

@@ -99,6 +99,10 @@ class Eagle3Head(Head):
         return self.config.draft_vocab_size
 
     @property
+    def has_own_output(self) -> bool:
+        return True
+
+    @property
     def output_matrix(self) -> Tensor:
         return self.lm_head.weight
 

@@ -117,8 +117,14 @@ class Head(nn.Module):
     @property
     def embed_weight(self) -> Tensor:
         """[V, H] its own embedding if it has one, else the target's."""
-        own: Any = getattr(self, "embed_tokens", None)
+        # asked for in every forward: getattr of a module that is not there takes four calls
+        own: Any = self._modules.get("embed_tokens")
         return self.target.embed_weight if own is None else own.weight
+
+    @property
+    def has_own_output(self) -> bool:
+        """Whether its output matrix is not the target's."""
+        return False
 
     @property
     def output_matrix(self) -> Tensor:
@@ -164,9 +170,9 @@ class Head(nn.Module):
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """[..., H] -> [..., V_draft]. A head may write what it returns to `out`, see `linear` of layer_forward."""
-        output = self.output_matrix
-        runs_fused = self.target.is_fused if output is self.target.output_matrix else self.is_fused
-        return linear(hidden, output, None, runs_fused, out)
+        if self.has_own_output:
+            return linear(hidden, self.output_matrix, None, self.is_fused, out)
+        return self.target.logits(hidden, out)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""

@@ -112,7 +112,7 @@ def run_layer(
         attended = attend(layer, rotary, norm(layer.input_layernorm, states, view), positions, view, wanted)
         return add_feed_forward_and_norm(layer, final_norm, attended, direct.only(states, wanted), view)
     states = _unfused(layer, rotary, states, positions, view)(layer, states)
-    return states, norm(final_norm, states, view)
+    return states, direct.norm(final_norm, states)
 
 
 def attend(
@@ -167,7 +167,7 @@ def join_embedded(
     if positions is not None:
         states = states.masked_fill(positions[..., None] == 0, 0)
     if norms is not None:
-        states, features = norm(norms[0], states, view), norm(norms[1], features, view)
+        states, features = direct.norm(norms[0], states), direct.norm(norms[1], features)
     return torch.cat((states, features), dim=-1), features
 
 
@@ -191,7 +191,7 @@ def add_feed_forward_and_norm(
         normed, states = fused.add_norm(final_norm, fused.feed_forward(layer.mlp, normed, splits=True), total)
         return states, normed
     states = add_feed_forward(layer, attended, residual, view)
-    return states, norm(final_norm, states, view)
+    return states, direct.norm(final_norm, states)
 
 
 def norm(module: Any, states: Tensor, view: View | None) -> Tensor:

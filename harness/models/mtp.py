@@ -109,8 +109,12 @@ class MtpHead(Head):
         return self.block.embed_tokens.weight if self.config.own_embedding else self.target.embed_weight
 
     @property
+    def has_own_output(self) -> bool:
+        return self.config.own_head
+
+    @property
     def output_matrix(self) -> Tensor:
-        return self.block.shared_head["head"].weight if self.config.own_head else self.target.output_matrix
+        return self.block.shared_head["head"].weight if self.has_own_output else self.target.output_matrix
 
     def forward(
         self, token_ids: Tensor, features: Tensor, positions: Tensor, view: View | None, wanted: Tensor | None = None

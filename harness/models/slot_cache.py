@@ -43,13 +43,10 @@ class SlotView:
         self._length = length
         self._tree = tree
         self._groups = groups
+        self.rope_table = cache.rope_table
+        """See SlotCache."""
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
-
-    @property
-    def rope_table(self) -> Tensor | None:
-        """See SlotCache."""
-        return self._cache.rope_table
 
     @cached_property
     def starts(self) -> Tensor:
