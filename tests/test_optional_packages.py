@@ -1,4 +1,4 @@
-"""Packages that only some settings need, missing."""
+"""What only some settings need, missing: packages, and the environment of a server."""
 
 import sys
 import tomllib
@@ -33,3 +33,12 @@ def test_a_missing_package_is_said_before_anything_runs(package, tmp_path, monke
     assert not (tmp_path / "run").exists()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(item.startswith(package.replace("_", "-")) for item in extras[extra])
+
+
+def test_a_missing_environment_is_said_before_anything_runs(tmp_path, capsys):
+    """Would catch one that is missed after the cells of this engine have run for an hour."""
+    settings = ["experiment=demo_server", "server=vllm", f"server.environment={tmp_path / 'none'}"]
+    assert command.main([*settings, f"output.folder={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert "server.environment: expected" in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -69,14 +69,16 @@ def test_tables_show_it_under_its_name_with_its_acceptance_and_speedup(run):
 
 
 def test_a_drafter_with_logits_is_drawn_from_counted_and_recorded(tmp_path):
-    settings = [f"drafter.kind={SHARP}", "drafting.sampling=sampled", "measurement.baseline=false", *SMALL]
+    sampled = ["drafting.sampling=sampled", "drafting.cache_dtype=bfloat16", "drafting.drawn_from=unrounded"]
+    settings = [f"drafter.kind={SHARP}", *sampled, "backend.dtype=float32", "measurement.baseline=false", *SMALL]
     plan = compose_plan(settings)
     backend = LocalBackend(plan.cells[0])
     assert main([*settings, f"output.folder={tmp_path}"]) == 0
     (row,) = load_results(tmp_path).to_dict("records")
     vocab_size = backend.models.meta_models.target.vocab_size
     assert (row["draft_sampling"], row["num_drafter_parameters"]) == ("sampled", vocab_size)
-    assert row["draft_logit_cache_bytes"] > 16 * 4 * 4 * vocab_size
+    assert row["draft_logit_cache_bytes"] >= 16 * 4 * 2 * vocab_size
+    assert (row["draft_cache_dtype"], row["drawn_from"]) == ("bfloat16", "unrounded")
 
 
 def test_its_name_is_a_setting_like_others():

@@ -91,8 +91,9 @@ class CellConfig:
 
     @property
     def has_draft_cache(self) -> bool:
-        """Whether the logits that drafts are drawn from are cached; the proposals are one-hot otherwise."""
-        return self.drafter.has_model and self.draft_sampling is not DraftSampling.greedy
+        """Whether the logits that drafts are drawn from are cached, which a drafter of one's own is asked for; the
+        proposals are one-hot otherwise."""
+        return not self.drafter.traits.is_one_hot and self.draft_sampling is not DraftSampling.greedy
 
     @property
     def rounds_draft_logits(self) -> bool:

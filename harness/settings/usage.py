@@ -53,12 +53,12 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     (
         ("drafting.cache_dtype",),
         lambda view: view.has_draft_cache,
-        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3",
+        "with sampled or coupled drafts of a drafter that has a distribution, such as drafter=eagle3",
     ),
     (
         ("measurement.multi_draft_terms",),
         lambda view: view.has_draft_cache and not view.drafts_tree,
-        "with sampled or coupled drafts of a drafter that is a model, such as drafter=eagle3, that are chains",
+        "with sampled or coupled drafts of a drafter that has a distribution, such as drafter=eagle3, that are chains",
     ),
     (("measurement.round_terms",), lambda view: not view.drafts_tree, "without drafting.tree"),
     (

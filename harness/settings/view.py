@@ -67,7 +67,7 @@ class SettingsView:
     @property
     def has_draft_cache(self) -> bool:
         """Whether the logits that drafts are drawn from are cached."""
-        return self.has_model and self.draft_sampling != DraftSampling.greedy.value
+        return not self._drafter.is_one_hot and self.draft_sampling != DraftSampling.greedy.value
 
     @property
     def rounds_draft_logits(self) -> bool:

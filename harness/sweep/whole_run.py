@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from harness.backends.server.interpreter import checked_python
 from harness.cli.command_line import say
 from harness.cli.ending import FAILED, REQUEUE, SUCCESS
 from harness.compose.run_plan import Resume, RunPlan, made_folder
@@ -77,18 +78,12 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         The exit code: FAILED if a cell or a request failed, or if results could not be sent.
 
     Raises:
-        SettingsError: another process works in the folder, or a package, a tracker or a launcher is not there.
+        SettingsError: another process works in the folder, or a package, a tracker, a launcher or the environment of
+            a server is not there.
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*skipped_lines(plan.skipped))
-    check_optional_packages(plan)
-    for cell in plan.cells:
-        if cell.backend.kind == "local":
-            check_length(cell)
-    if plan.tracking is not None:
-        from harness.report.tracking import check_tracker
-
-        check_tracker(plan.tracking)
+    _check(plan)
     with made_folder(plan.folder), leased(plan.folder):
         remove_partial(plan.folder)
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
@@ -123,6 +118,25 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     num_partly = sum(cell.record.num_failed_requests > 0 and not cell.record.has_failed for cell in results.cells)
     say(f"requests failed in {num_partly} cells; --retry-failed runs them again" if num_partly else "")
     return FAILED if num_failed or num_partly or not is_sent else SUCCESS
+
+
+def _check(plan: RunPlan) -> None:
+    """Raise SettingsError where something is missing that the run would miss only after a while."""
+    check_optional_packages(plan)
+    for cell in plan.cells:
+        if cell.backend.kind == "local":
+            check_length(cell)
+        elif cell.is_served and cell.server.environment is not None and _starts_here(plan):
+            checked_python(cell.server.environment)
+    if plan.tracking is not None:
+        from harness.report.tracking import check_tracker
+
+        check_tracker(plan.tracking)
+
+
+def _starts_here(plan: RunPlan) -> bool:
+    """Whether a run begins on this machine; one that goes on may have finished the cells that need something."""
+    return plan.launcher.kind is LauncherKind.local and not (plan.folder / MANIFEST).exists()
 
 
 def _send(results: Results, tracker: Tracker, folder: Path) -> bool:

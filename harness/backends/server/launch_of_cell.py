@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.backends.server.adapter import Adapter
+from harness.backends.server.interpreter import checked_python
 from harness.backends.server.process import Launch, launch_of
 from harness.backends.server.random_models import served_target
 from harness.backends.server.vllm_cpu import start
-from harness.backends.server.vllm_cpu.environment import python_of
 from harness.settings.cell import CellConfig
 
 
@@ -16,16 +16,12 @@ def launch_of_cell(cell: CellConfig, adapter: Adapter) -> Launch:
     """How the server of a cell is started.
 
     Raises:
-        ValueError: server.command cannot be split into arguments, or server.environment has no interpreter.
+        ValueError: server.command cannot be split into arguments, or (SettingsError) server.environment has no
+            interpreter.
     """
     server = cell.server
     assert server.command is not None, "checked when the run was composed"
-    python = None if server.environment is None else python_of(Path(server.environment))
-    if python is not None and not python.is_file():
-        raise ValueError(
-            f"server.environment: expected the folder of a Python environment, found no bin/python in "
-            f"{server.environment}; make one there with the engine in it, or name another"
-        )
+    python = None if server.environment is None else checked_python(server.environment)
     values = {
         "target": adapter.served_target(served_target(cell), Path(server.log_folder).resolve()),
         "drafter": adapter.drafter,

