@@ -146,12 +146,24 @@ def load_prepared(state, row):
 
 
 @triton.jit
-def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: tl.constexpr):
+def rejection_limit(rule, draft_prob, uniform_number, METHOD: tl.constexpr):
+    """float64 u * l * q(X): a draft token that is compared with q passes where p(X) is above it."""
+    if METHOD == "lenient":
+        return uniform_number * (draft_prob * tl.load(rule + LENIENCY))
+    else:
+        return uniform_number * draft_prob
+
+
+@triton.jit
+def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: tl.constexpr, unnormalized=None):
     """(PASSED, REJECTED, IMPOSSIBLE or OPEN; float64 log p(X)), for the draft token at `index`, or for several.
 
     Args:
         prepared: from `prepare`.
         stats: of its target row: maximum, normalizer, threshold, argmax, entropy.
+        unnormalized: where nothing is cut from the row: (`rejection_limit` of the token, its weight
+            exp((logit - maximum) / T) in float64), neither of which waits for the normalizer. Of log q(X) it only
+            matters then whether it is -inf. Not used by block.
     """
     token, logit, proposed, uniform_number = prepared
     maximum, normalizer, threshold, argmax, entropy = stats
@@ -166,6 +178,9 @@ def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: 
         passes = valid
     elif METHOD == "coupled":
         passes = token == argmax
+    elif unnormalized is not None:
+        tl.static_assert(METHOD == "probabilistic" or METHOD == "lenient", "expected a rule that compares with q")
+        passes = tl.where(temperature == 0, token == argmax, unnormalized[0] * normalizer < unnormalized[1])
     else:
         target_prob = tl.exp(target_logprob)
         if METHOD == "synthetic":
@@ -174,10 +189,8 @@ def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: 
         elif METHOD == "typical":
             limit = tl.minimum(tl.load(rule + EPSILON), tl.load(rule + DELTA) * tl.exp(-entropy))
             passes = (target_prob > limit) | (target_prob == 1)
-        elif METHOD == "lenient":
-            passes = uniform_number * (tl.exp(proposed) * tl.load(rule + LENIENCY)) < target_prob
         else:
-            passes = uniform_number * tl.exp(proposed) < target_prob
+            passes = rejection_limit(rule, tl.exp(proposed), uniform_number, METHOD) < target_prob
     judgement = tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)
     if METHOD == "fly":
         # A row that is certain has the probabilities of temperature 1 here.

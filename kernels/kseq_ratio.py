@@ -59,18 +59,18 @@ def weigh_at_ratios(
     # of each of the POINTS candidates, which take the place of the first in turn
     masses = (none, none, none, none)
     slopes = masses
-    ratios = masses
+    negated = masses  # -k of each
     scale = stats[1] * reciprocal(draft_stats[1])
     for point in tl.static_range(POINTS):
         ratio = _candidate(interval, point) * scale
-        ratios = ratios[1:] + (tl.minimum(ratio, LARGEST_RATIO).to(tl.float32),)
+        negated = negated[1:] + (-tl.minimum(ratio, LARGEST_RATIO).to(tl.float32),)
     # a number that the compiler cannot know: all steps side by side would take more registers than there are
     end = tl.where(group >= 0, CHUNK, 0)
     for step in tl.range(0, end, STEP, num_stages=1):
         weights = target_weights(target, opened, offsets + step, TRUNCATED)
         covered = draft_weights(target, draft, opened, offsets + step, TRUNCATED)
         for point in tl.static_range(POINTS):
-            left = tl.fma(-covered, ratios[point], weights)
+            left = tl.fma(covered, negated[point], weights)
             above = tl.where(left > 0, covered, 0.0)
             masses = masses[1:] + (_added(masses[0], tl.maximum(left, 0.0), PARTS, LANES, GROUP),)
             slopes = slopes[1:] + (_added(slopes[0], above, PARTS, LANES, GROUP),)

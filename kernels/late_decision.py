@@ -13,8 +13,8 @@ Method = VerificationMethod
 MANY_LATE, FEW_LATE = ((4, 2, 4), (8, 4, 4), (32, 8, 8)), ((8, 4, 4), (16, 8, 4))
 LATE_PROGRAMS = {Method.probabilistic: MANY_LATE, Method.lenient: MANY_LATE, Method.block: FEW_LATE}
 """Methods under which the second pass decides: up to so many requests, the chunks that a program weighs, and its warps.
-us of block at 16 requests on an H100, with 8 chunks and 4 warps 30.3, 8 and 8 31.6, 4 and 4 32.8, where the first pass
-decides 34.0; of probabilistic at 4, with 2 and 4 15.8, 4 and 4 16.1 (H200)."""
+When they were chosen block at 16 requests took 30.3 us with 8 chunks and 4 warps, 8 and 8 31.6, 4 and 4 32.8, where the
+first pass decides 34.0 (H100); probabilistic at 4 15.8 with 2 and 4, 4 and 4 16.1 (H200)."""
 MAX_CHUNK_SUMS = 512
 """Sums of chunks that a program of the deciding pass holds, at most."""
 

@@ -117,8 +117,9 @@ def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_
         narrow = 128 if not rows.has_lead or capability == 90 else 168 if capability < 90 else 224
         return narrow if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
-        # At 168 the code that cuts spills up to 16 bytes for sm_89 and sm_120.
-        narrow, wide = (80, 128) if capability == 90 else (224, 224)
+        # At 168 the code that cuts spills up to 16 bytes for sm_89 and sm_120, at 80 that of block 12 for sm_90.
+        least = 88 if method is Method.block else 80
+        narrow, wide = (least, 128) if capability == 90 else (224, 224)
         return wide if is_wide else narrow
     return _common_second_registers(rows, num_warps, capability)
 

@@ -29,7 +29,7 @@ def open_rows(
 
     Returns:
         (target row, its maximum and threshold; draft row, its maximum and threshold, number of its ids that are
-        read, k = S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the numbers of the target
+        read, -k = -S_p / (P S_q); removed token, -1 for none; the scale's two parts; S_p; the numbers of the target
         row's and the draft row's words in their masks). Without a draft row no id is read; with one no token is
         removed, because what is rejected at temperature 0 is not the argmax anyway.
     """
@@ -53,13 +53,15 @@ def open_rows(
 @triton.jit
 def open_loaded_rows(
     target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio,
-    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
+    METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, ahead=None,
 ):  # fmt: skip
     """`open_rows` with the statistics of the draft row loaded already.
 
     Args:
-        drafted: of the draft row: maximum, threshold, normalizer; only used where draft rows are read.
+        drafted: of the draft row: maximum, threshold, normalizer; only used where draft rows are read, and the last
+            only without `ahead`.
         log_ratio: float64 log P; only used by block.
+        ahead: (1 / S_q, the two parts of the scale), where they were worked out before the target row was summed.
     """
     maximum, normalizer, threshold = stats
     row_logits = row_address(target, tokens, request, index)
@@ -72,26 +74,32 @@ def open_loaded_rows(
     draft_maximum = maximum
     draft_threshold = threshold
     num_ids = 0
-    factor = tl.full((), 0.0, tl.float32)
+    negated = tl.full((), 0.0, tl.float32)
     if READS_DRAFT:
         compares = plan >= FROM_RESIDUAL
         draft_logits, _ = draft_row(draft, slot, tl.where(compares, index, 0))
         draft_maximum, draft_threshold, draft_normalizer = drafted
         # Masks leave no registers for what a division would keep.
-        if target.mask_words is None and draft.mask_words is None:
+        if ahead is None and target.mask_words is None and draft.mask_words is None:
             ratio = normalizer / draft_normalizer
             if METHOD == "block":
                 ratio = ratio / tl.exp(log_ratio)
         else:
-            ratio = normalizer * reciprocal(draft_normalizer)
+            if ahead is None:
+                ratio = normalizer * reciprocal(draft_normalizer)
+            else:
+                ratio = normalizer * ahead[0]
             if METHOD == "block":
                 ratio = ratio * tl.exp(-log_ratio)
         num_ids = tl.where(compares, draft.vocab_size, 0)
-        factor = tl.where(compares, ratio, 0.0).to(tl.float32)
-    high, low = scale(temperature)
+        negated = -tl.where(compares, ratio, 0.0).to(tl.float32)
+    if ahead is not None:
+        high, low = ahead[1]
+    else:
+        high, low = scale(temperature)
     return (
         row_logits, maximum, threshold,
-        draft_logits, draft_maximum, draft_threshold, num_ids, factor,
+        draft_logits, draft_maximum, draft_threshold, num_ids, negated,
         removed, high, low, normalizer,
         target_mask_row(target, tokens, request, index, True),
         draft_mask_row(draft, slot, index, plan >= FROM_RESIDUAL),
@@ -110,7 +118,7 @@ def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, 
     weights = target_weights(target, opened, offsets, TRUNCATED)
     if READS_DRAFT:
         covered = draft_weights(target, draft, opened, offsets, TRUNCATED)
-        return tl.maximum(tl.fma(-covered, opened[7], weights), 0.0)
+        return tl.maximum(tl.fma(covered, opened[7], weights), 0.0)
     else:
         before = row_lead(opened[0], target.lead)
         weights = tl.where(offsets == opened[8] + before, 0.0, weights)

@@ -98,23 +98,52 @@ def sum_lanes(masses, num_chunks, CHUNKS_PADDED: tl.constexpr):
 
 
 @triton.jit
-def invert_lanes(masses, num_chunks, target_mass, CHUNKS_PADDED: tl.constexpr):
-    """`invert` of float64 masses in memory, in the manner of `sum_lanes`."""
-    chosen, in_front = tl.full((), CHUNKS_PADDED, tl.int32), tl.full((), 0.0, tl.float64)
-    last, before_last, before = tl.full((), 0, tl.int32), in_front, in_front
+def taken(values, is_taken):
+    """The float64 value of the one lane that is taken, 0 if none is: two sums of integers, which take an instruction
+    each where a sum of float64 takes five rounds of shuffles."""
+    bits = tl.where(is_taken, values, 0.0).to(tl.int64, bitcast=True)
+    low, high = tl.sum(bits.to(tl.int32), axis=0), tl.sum((bits >> 32).to(tl.int32), axis=0)
+    return ((high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def load_masses(masses, num_chunks, CHUNKS_PADDED: tl.constexpr):
+    """The float64 masses of chunks, a tuple of `load_lanes`."""
+    loaded = ()
     for first in tl.static_range(0, CHUNKS_PADDED, LANES):
-        entries = first + tl.arange(0, LANES)
-        mass = load_lanes(masses, first, num_chunks, 0.0)
-        cumulative = before + tl.cumsum(mass, axis=0)
-        candidates = tl.where((cumulative > target_mass) & (mass > 0), entries, CHUNKS_PADDED)
-        found, in_front_of_it = tl.reduce((candidates, cumulative - mass), 0, _earlier)
-        chosen, in_front = _earlier(chosen, in_front, found, in_front_of_it)
-        found = tl.max(tl.where(mass > 0, entries, -1))
-        before_last = tl.where(found >= 0, before + tl.sum(tl.where(entries < found, mass, 0.0), axis=0), before_last)
-        last = tl.maximum(last, found)
-        before += tl.sum(mass, axis=0)
-    is_beyond = chosen == CHUNKS_PADDED
-    return tl.where(is_beyond, last, chosen), tl.where(is_beyond, before_last, in_front)
+        loaded += (load_lanes(masses, first, num_chunks, 0.0),)  # type: ignore[assignment]
+    return loaded
+
+
+@triton.jit
+def invert_lanes(loaded, uniform_number, CHUNKS_PADDED: tl.constexpr):
+    """`invert` of masses from `load_masses`, at the uniform number's share of their sum, in the manner of `sum_lanes`.
+
+    Returns:
+        (entry, what is left of the share in it, sum of the masses).
+    """
+    lanes = tl.arange(0, LANES)
+    cumulatives, whole = (), tl.full((), 0.0, tl.float64)
+    for block in tl.static_range((CHUNKS_PADDED + LANES - 1) // LANES):
+        cumulative = whole + tl.cumsum(loaded[block], axis=0)
+        cumulatives += (cumulative,)  # type: ignore[assignment]
+        whole = taken(cumulative, lanes == LANES - 1)
+    share = uniform_number * whole
+    candidates = tl.full((LANES,), CHUNKS_PADDED, tl.int32)
+    for block in tl.static_range((CHUNKS_PADDED + LANES - 1) // LANES):
+        is_beyond = (cumulatives[block] > share) & (loaded[block] > 0)
+        candidates = tl.minimum(candidates, tl.where(is_beyond, block * LANES + lanes, CHUNKS_PADDED))
+    chosen = tl.min(candidates, axis=0)
+    if chosen == CHUNKS_PADDED:
+        for block in tl.static_range((CHUNKS_PADDED + LANES - 1) // LANES):
+            last = tl.max(tl.where(loaded[block] > 0, block * LANES + lanes, -1), axis=0)
+            chosen = tl.where(last >= 0, last, chosen)
+        chosen = tl.where(chosen == CHUNKS_PADDED, 0, chosen)
+    in_front = tl.full((LANES,), 0.0, tl.float64)
+    for block in tl.static_range((CHUNKS_PADDED + LANES - 1) // LANES):
+        is_chosen = block * LANES + lanes == chosen
+        in_front = tl.where(is_chosen, cumulatives[block] - loaded[block], in_front)
+    return chosen, share - taken(in_front, lanes == chosen % LANES), whole
 
 
 @triton.jit
@@ -128,29 +157,54 @@ def find_token(
 
 
 @triton.jit
+def invert_pieces(weights, pieces, target_mass, PIECES: tl.constexpr, PIECE: tl.constexpr):
+    """Place of the token that `invert` finds in the piece that it finds among the masses `pieces`."""
+    columns = tl.arange(0, PIECE)[None, :]
+    cumulative = tl.cumsum(pieces, axis=0)
+    in_front = cumulative - pieces
+    within = tl.cumsum(weights.to(tl.float64), axis=1)
+    found = tl.min(tl.where((within > (target_mass - in_front)[:, None]) & (weights > 0), columns, PIECE), axis=1)
+    last = tl.max(tl.where(weights > 0, columns, 0), axis=1)
+    places = tl.arange(0, PIECES) * PIECE + tl.where(found < PIECE, found, last)
+    place = tl.min(tl.where((cumulative > target_mass) & (pieces > 0), places, PIECES * PIECE), axis=0)
+    if place == PIECES * PIECE:
+        place = tl.max(tl.where(pieces > 0, tl.arange(0, PIECES) * PIECE + last, 0), axis=0)
+    return place
+
+
+@triton.jit
 def find_in_chunk(
     target, draft, opened, chunk, rest, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr,
-    removed=None,
+    removed=None, AT_ONCE: tl.constexpr = False,
 ):  # fmt: skip
-    """The token of a chunk whose cumulative weight there first exceeds `rest`."""
+    """The token of a chunk whose cumulative weight there first exceeds `rest`.
+
+    Args:
+        AT_ONCE: look into every piece while the first is looked for, which is sooner, and takes more registers.
+    """
     PIECE: tl.constexpr = PIECE_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     PIECES: tl.constexpr = CHUNK // PIECE
     offsets = chunk * CHUNK + tl.arange(0, CHUNK)
     weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
-    pieces = tl.sum(tl.reshape(weights, (PIECES, PIECE)).to(tl.float64), axis=1)
-    piece, in_front = invert(pieces, rest, PIECES)
-    first = chunk * CHUNK + piece * PIECE
-    offsets = first + tl.arange(0, PIECE)
-    weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
-    entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
-    return first + entry - row_lead(opened[0], target.lead)
+    by_piece = tl.reshape(weights, (PIECES, PIECE))
+    pieces = tl.sum(by_piece.to(tl.float64), axis=1)
+    if AT_ONCE:
+        found = chunk * CHUNK + invert_pieces(by_piece, pieces, rest, PIECES, PIECE)
+    else:
+        piece, in_front = invert(pieces, rest, PIECES)
+        first = chunk * CHUNK + piece * PIECE
+        offsets = first + tl.arange(0, PIECE)
+        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
+        entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
+        found = first + entry
+    return found - row_lead(opened[0], target.lead)
 
 
 @triton.jit
 def sample_next(
     target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, num_groups,
     opened, argmax, chunks, uniform_number, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
-    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, IN_LANES: tl.constexpr = False,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, in_lanes=None,
 ):  # fmt: skip
     """Draw the token that follows `index` accepted ones with the uniform number `uniform_number`, and write it.
 
@@ -159,8 +213,8 @@ def sample_next(
         num_groups: of chunks, each with its Gumbel argmax; only used by pr35461.
         opened: the rows, from `open_rows`.
         argmax: of the target row, what is certain to be drawn.
-        chunks: of the target row, from `load_chunks`.
-        IN_LANES: look for the chunk by `invert_lanes` where the second pass summed.
+        chunks: of the target row, from `load_chunks`; None to load them only where they are needed.
+        in_lanes: the masses that the second pass left, from `load_masses`, for the shortest way to the token.
     """
     row = request.to(tl.int64) * (tokens.width + 1) + index
     normalizer = opened[11]
@@ -168,19 +222,20 @@ def sample_next(
     certain = (temperature == 0) | (normalizer != normalizer)
     if METHOD != "coupled" and not certain:
         chunk, rest, whole = tl.full((), 0, tl.int32), tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-        if IN_LANES:
+        if in_lanes is not None:
             if plan >= FROM_RESIDUAL:
-                summed = state.masses + masses_row * rows.num_chunks
-                whole = sum_lanes(summed, rows.num_chunks, CHUNKS_PADDED)
-                chunk, in_front = invert_lanes(summed, rows.num_chunks, uniform_number * whole, CHUNKS_PADDED)
-                rest = uniform_number * whole - in_front
+                chunk, rest, whole = invert_lanes(in_lanes, uniform_number, CHUNKS_PADDED)
         if whole == 0:
             places = tl.arange(0, CHUNKS_PADDED)
             if TRUNCATED or plan >= FROM_RESIDUAL:
                 at = state.masses + masses_row * rows.num_chunks + places
                 masses = tl.load(at, mask=places < rows.num_chunks, other=0.0, cache_modifier=".cg")
             else:
-                masses = chunk_masses(chunks, opened[1], temperature)
+                if chunks is None:
+                    of_target = load_chunks(rows, row, CHUNKS_PADDED)
+                else:
+                    of_target = chunks
+                masses = chunk_masses(of_target, opened[1], temperature)
                 if plan == FROM_TARGET_WITHOUT:
                     shrunk = (opened[8] + row_lead(opened[0], target.lead)) // CHUNK
                     offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
@@ -203,7 +258,8 @@ def sample_next(
                     whole = tl.sum(masses, axis=0)
             chunk, in_front = invert(masses, uniform_number * whole, CHUNKS_PADDED)
             rest = uniform_number * whole - in_front
-        token = find_in_chunk(target, draft, opened, chunk, rest, READS_DRAFT, TRUNCATED, CHUNK)
+        AT_ONCE: tl.constexpr = in_lanes is not None
+        token = find_in_chunk(target, draft, opened, chunk, rest, READS_DRAFT, TRUNCATED, CHUNK, None, AT_ONCE)
         if METHOD == "pr35461":
             winner_of_groups = finish(state, row * rows.num_chunks, num_groups, temperature, True, CHUNKS_PADDED)
             token = tl.where(winner_of_groups >= 0, winner_of_groups, token)

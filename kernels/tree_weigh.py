@@ -49,7 +49,7 @@ def open_node(
     high, low = scale(temperature)
     return (
         row_logits, maximum, threshold,
-        draft_logits, draft_maximum, draft_threshold, num_ids, ratio,
+        draft_logits, draft_maximum, draft_threshold, num_ids, -ratio,
         tl.full((), -1, tl.int32), high, low, normalizer,
         target_mask_row(target, tokens, request, node, True),
         draft_mask,

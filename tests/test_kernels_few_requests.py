@@ -82,6 +82,19 @@ def test_no_division_of_the_work_changes_a_token(
     assert late.token_ids.tolist() == batch.found(verification_of(method), Workspace()).token_ids.tolist()
 
 
+@pytest.mark.parametrize("lengths", [[1, 0, 1, -1, 1, 1], [8, 5, 0, -1, 8, 3]], ids=["K = 1", "K = 8"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
+def test_the_least_and_the_most_drafts(monkeypatch: pytest.MonkeyPatch, method: Method, lengths: list[int]):
+    """Would catch a row of the request that no vector has room for, or one more that is taken for it."""
+    from kernels.workspace import Workspace
+
+    found: list[object] = []
+    monkeypatch.setattr(passes, "late_program", _recording(passes.late_program, found))
+    for seed in range(2):
+        checked_verdict(kernel_round(UNCUT, lengths, 2051, torch.bfloat16, seed=seed), method, Workspace())
+    assert len(found) == 2
+
+
 def _recording(function: Callable[..., object], found: list[object]) -> Callable[..., object]:
     """The function, which keeps what it returns."""
 

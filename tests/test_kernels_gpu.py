@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels.contract import Sampling, Streams
 from kernels.reference.coupled import coupled_draw as reference_coupled_draw
 from kernels.reference.draw import draw as reference_draw
+from kernels.request_rows import anchored
 from kernels.streams import Purpose
 from tests.kernel_rounds import (
     LENGTHS,
@@ -276,3 +279,22 @@ def test_order_in_which_programs_finish_does_not_matter(method: Method, settings
             batch.target_logits, batch.draft, batch.sampling, verification_of(method), batch.streams, workspace
         )
         assert_same_verdict(found, expected)
+
+
+@triton.jit
+def _anchored_kernel(values, found, one, SIZE: tl.constexpr):
+    places = tl.arange(0, SIZE)
+    tl.store(found + places, anchored(tl.load(values + places)))
+    tl.store(one, anchored(tl.load(values + 3)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_what_is_anchored_keeps_every_bit(dtype: torch.dtype):
+    """Would catch a register of the wrong type, and half of a float64."""
+    values = torch.randn(64, dtype=dtype, device="cuda")
+    special = [float("nan"), float("inf"), -0.0, torch.finfo(dtype).tiny / 4, -float("inf")]
+    values[: len(special)] = torch.tensor(special, dtype=dtype)
+    found, one = torch.empty_like(values), torch.empty(1, dtype=dtype, device="cuda")
+    _anchored_kernel[(1,)](values, found, one, SIZE=64)
+    bits = torch.int32 if dtype == torch.float32 else torch.int64
+    assert torch.equal(found.view(bits), values.view(bits)) and torch.equal(one.view(bits), values[3:4].view(bits))
