@@ -1,4 +1,4 @@
-"""How many threads torch gets on a CPU, decided before it is imported: later its threads have been made.
+"""How many threads torch gets on a CPU, decided before it is imported where that can be.
 
 On a busy machine threads spin while they wait for each other: beside a test suite on two cores, `prompt` took 8 times
 as long with two of them as with one. The matrix products of so small a model gain nothing from a second one.
@@ -13,13 +13,22 @@ from collections.abc import Iterable
 from harness.settings.cell import CellConfig
 
 VARIABLE = "OMP_NUM_THREADS"
+_CAME_WITH_TORCH = "torch" in sys.modules
+"""Whether the process had imported torch before it imported anything of a run."""
 
 
 def choose_threads(cells: Iterable[CellConfig]) -> None:
     """Give torch one thread if all targets are the built-in model; larger ones get what torch takes by itself.
 
-    A number in OMP_NUM_THREADS is kept, and so is that of a process that has imported torch. Records hold the number
+    A number in OMP_NUM_THREADS is kept, and so is that of a process that came with torch. Records hold the number
     (provenance, `torch_threads`).
     """
-    if "torch" not in sys.modules and all(cell.target.is_built_in for cell in cells):
+    if not all(cell.target.is_built_in for cell in cells):
+        return
+    if "torch" not in sys.modules:
         os.environ.setdefault(VARIABLE, "1")
+    elif not _CAME_WITH_TORCH and VARIABLE not in os.environ:
+        # the module of a drafter or method of the user's own has imported it
+        import torch
+
+        torch.set_num_threads(1)
