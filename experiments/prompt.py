@@ -38,7 +38,6 @@ from harness.report.token_colours import (
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.settings.schema import SettingsError, all_settings, group_options
-from harness.sweep.cpu_threads import choose_threads
 
 DEFAULT_DRAFTER = "eagle3"
 SECTIONS = ("target", "drafter", "drafting", "decoding", "verification", "backend", "seed")
@@ -133,6 +132,7 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
     say("loading PyTorch and the models")
     from harness.backends.backend import backend_class
+    from harness.sweep.cpu_threads import choose_threads
     from harness.sweep.progress import progress_on
     from harness.workload.conversations import conversations
     from harness.workload.prompt import Prompt

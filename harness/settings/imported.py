@@ -6,13 +6,16 @@ Does not know what the objects must be like.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 FORM = "PACKAGE.MODULE:NAME"
+_brought = set[str]()
 
 
 class ImportPath(str):
@@ -35,7 +38,7 @@ class ImportPath(str):
         """
         module, _, name = self.partition(":")
         try:
-            found = getattr(import_module(module), name)
+            found = getattr(_imported(module), name)
         except Exception as error:
             raise ValueError(
                 f"{key}: expected an object {FORM} that can be imported, found {self} "
@@ -51,8 +54,21 @@ class ImportPath(str):
         Raises:
             ImportError: there is no such module.
         """
-        source = getattr(import_module(self.partition(":")[0]), "__file__", None)
+        source = getattr(_imported(self.partition(":")[0]), "__file__", None)
         return None if source is None else sha256(Path(source).read_bytes()).hexdigest()
+
+
+def _imported(module: str) -> ModuleType:
+    before = {*sys.modules}
+    try:
+        return import_module(module)
+    finally:
+        _brought.update(sys.modules.keys() - before)
+
+
+def was_brought(module: str) -> bool:
+    """Whether a module of the user's own brought another one that the process did not have."""
+    return module in _brought
 
 
 Ours = TypeVar("Ours")

@@ -11,24 +11,22 @@ import sys
 from collections.abc import Iterable
 
 from harness.settings.cell import CellConfig
+from harness.settings.imported import was_brought
 
 VARIABLE = "OMP_NUM_THREADS"
-_CAME_WITH_TORCH = "torch" in sys.modules
-"""Whether the process had imported torch before it imported anything of a run."""
 
 
 def choose_threads(cells: Iterable[CellConfig]) -> None:
     """Give torch one thread if all targets are the built-in model; larger ones get what torch takes by itself.
 
-    A number in OMP_NUM_THREADS is kept, and so is that of a process that came with torch. Records hold the number
-    (provenance, `torch_threads`).
+    A number in OMP_NUM_THREADS is kept, and so is that of a process that has imported torch, unless only the module of
+    a drafter or method of the user's own did. Records hold the number (provenance, `torch_threads`).
     """
     if not all(cell.target.is_built_in for cell in cells):
         return
     if "torch" not in sys.modules:
         os.environ.setdefault(VARIABLE, "1")
-    elif not _CAME_WITH_TORCH and VARIABLE not in os.environ:
-        # the module of a drafter or method of the user's own has imported it
+    elif was_brought("torch") and VARIABLE not in os.environ:
         import torch
 
         torch.set_num_threads(1)

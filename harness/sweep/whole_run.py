@@ -27,7 +27,6 @@ from harness.records.run_status import read_status
 from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
 from harness.settings.run import skipped_lines
-from harness.sweep.cpu_threads import choose_threads
 from harness.sweep.lease import leased
 from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
@@ -180,6 +179,8 @@ _REPORT = ("harness.metrics.cell", "harness.report.write", "harness.report.figur
 
 def run_here(plan: RunPlan, finished: list[str]) -> None:
     """The same in this process, for notebooks: a debugger works, and an interruption stops at once."""
+    from harness.sweep.cpu_threads import choose_threads
+
     choose_threads(plan.cells)
     from harness.sweep.run_cells import run_cells
 
