@@ -4,8 +4,9 @@ The compiler's own choice turns on parts of a kernel that a program runs once, i
 loop that then waits for one load after another, or 64 where 48 do. A limit also gives leave to use that many. For sm_90
 they were chosen by measurement (results/kernel_bench_h200/NOTES.md), but for pr35461, fly, truncated rows, masks and
 rows in words; the others so that a loop issues its loads together. With none of them anything spills under Triton 3.7,
-which the compile check watches; under 3.6 some variants do. Of the 65,536 registers of a multiprocessor, programs of 4
-warps find room for 10 at 48, 6 at 80, 4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
+which the compile check watches, but block's second pass over float32 rows in words that may be cut: 12 bytes. Under
+3.6 some variants do. Of the 65,536 registers of a multiprocessor, programs of 4 warps find room for 10 at 48, 6 at 80,
+4 at 128, 3 at 168; programs of 8 warps for 4 at 64.
 """
 
 from __future__ import annotations

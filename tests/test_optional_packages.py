@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from experiments import run as command
+from harness.sweep import whole_run
 from harness.sweep.optional_packages import EXTRAS
 from tests.own_process import ROOT
 
@@ -42,3 +43,13 @@ def test_a_missing_environment_is_said_before_anything_runs(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "server.environment: expected" in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_goes_on_may_have_done_without_its_environment(tmp_path, monkeypatch, capsys):
+    """Would catch a finished run whose report cannot be written again, because an environment is there no more."""
+    (tmp_path / "run.json").write_text("{}")
+    reached = []
+    monkeypatch.setattr(whole_run, "run_plan", lambda plan, finished: reached.append(plan))
+    settings = ["experiment=demo_server", "server=vllm", f"server.environment={tmp_path / 'none'}"]
+    command.main([*settings, f"output.folder={tmp_path}"])
+    assert reached and "server.environment" not in capsys.readouterr().err

@@ -57,7 +57,8 @@ class DraftingConfig:
     num_speculative_tokens: int = 4
     """K, draft tokens proposed per round; 32 at most. A tree has as many as it has nodes."""
     sampling: DraftSamplingChoice = DraftSamplingChoice.auto
-    """How the proposal is drawn; auto takes what the verification method is made for."""
+    """How the proposal is drawn; auto takes what the verification method is made for, and greedy where the drafter is
+    no model of ours."""
     cache_dtype: CacheDtype = CacheDtype.auto
     """Type of the cached draft logits, which verification reads; auto is the drafter's own, in which nothing is
     rounded."""
