@@ -238,6 +238,7 @@ def test_tests_are_flat():
 
 
 def test_files_stay_short():
-    """One concept a file."""
+    """One concept a file: 600 lines, of kernels 400."""
     files = [*MODULES.values(), *(ROOT / "tests").glob("*.py")]
-    assert not [path for path in files if len(path.read_text(encoding="utf-8").splitlines()) > 300]
+    limits = {path: 400 if path.is_relative_to(ROOT / "kernels") else 600 for path in files}
+    assert not [path for path, limit in limits.items() if len(path.read_text(encoding="utf-8").splitlines()) > limit]
