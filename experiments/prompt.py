@@ -149,8 +149,8 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
         run = backend.generate(played, lambda num_tokens: progress.advance(1, num_tokens))
     finally:
         progress.finish()
-    for fallback in backend.facts().fallbacks:
-        say(f"note: {fallback}")
+    facts = backend.facts()
+    say(*(f"note: {fallback}" for fallback in facts.fallbacks), *(f"assumed: {text}" for text in facts.assumptions))
     requests = sorted(run.requests, key=lambda record: int(record.prompt_id))
     return requests, backend.decode
 

@@ -87,8 +87,9 @@ def test_a_head_without_auxiliary_states_is_refused(folder, target):
 
 def test_absent_norm_before_residual_is_said_aloud(folder, target):
     edit_config(folder, drop=("norm_before_residual",))
-    with pytest.warns(UserWarning, match="norm_before_residual is absent; false is taken"):
-        assert load_eagle3(folder, target).config.norm_before_residual is False
+    loaded = load_eagle3(folder, target)
+    assert loaded.config.norm_before_residual is False
+    assert ["norm_before_residual, and false is taken" in text for text in loaded.assumptions] == [True]
 
 
 def test_unknown_fields_are_reported(folder, target):

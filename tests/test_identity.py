@@ -67,6 +67,15 @@ def test_a_cell_and_its_record_use_the_same_settings(settings):
     assert unused_settings(views[0]) == unused_settings(views[1])
 
 
+@pytest.mark.parametrize("section", ["target", "drafter"])
+def test_what_the_user_vouches_for_is_part_of_a_cell_where_its_files_are_read(section):
+    """Would catch a record of a model whose field was left out that stands for one in which nothing was."""
+    accepted = f"{section}.accept_unknown=[logit_scale]"
+    plain = "drafter.kind=eagle3 drafter.path=owner/head target.path=owner/model"
+    assert cell_id(cell(f"{plain} {accepted}")) != cell_id(cell(plain))
+    assert cell_id(cell(f"drafter.kind=eagle3 {accepted}")) == cell_id(cell("drafter.kind=eagle3"))
+
+
 def test_a_cache_of_the_drafters_own_type_is_no_other_cell():
     own = cell("drafter.kind=eagle3 backend.dtype=bfloat16")
     named = replace(own, drafting=DraftingConfig(cache_dtype=CacheDtype.bfloat16))

@@ -83,7 +83,8 @@ def make_hostile(folder):
         cell = read_cell(path)
         requests = [replace(item, prompt_id=HOSTILE + item.prompt_id, category=HOSTILE) for item in cell.requests]
         config = {**cell.config, "target": {**cell.config["target"], "name": HOSTILE, "path": HOSTILE}}
-        texts = {"fallbacks": (HOSTILE,), "labels": (HOSTILE,), "failures": (Failure("Error", HOSTILE, HOSTILE),)}
+        texts = dict.fromkeys(("fallbacks", "assumptions", "labels"), (HOSTILE,))
+        texts |= {"failures": (Failure("Error", HOSTILE, HOSTILE),)}
         write_cell(replace(cell, requests=tuple(requests), config=config, **texts), folder / "cells")
 
 

@@ -51,6 +51,8 @@ class Facts:
     """Counts of a CellRecord by field name: parameters, bytes of caches and graphs."""
     fallbacks: tuple[str, ...] = ()
     """Everything so far that changed speed or results without being asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What its models' files do not say and was taken, or what the user vouched for; one sentence each."""
     knowledge: Knowledge = Knowledge.rounds
     """How much its records say about drafts."""
     sampling_core: str | None = None

@@ -128,6 +128,10 @@ COUNTS: dict[str, Column] = {
     ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),
+    "assumptions": _text(
+        "what the files of the models do not say and was taken, or what accept_unknown vouches for; separated by a "
+        "semicolon"
+    ),
 }
 
 TEXT_COLUMNS = frozenset(name for name, column in (SETTINGS | COUNTS).items() if column.is_text)

@@ -63,6 +63,7 @@ class Eagle3Head(Head):
         config.check_target(target)
         self.config = config
         self.aux_layers = config.aux_layers
+        self.assumptions = config.assumptions
         layer, hidden_size = config.layer, config.layer.hidden_size
         types = layer_types(layer, "EAGLE-3 head")
         joined_size = len(config.aux_layers) * config.target_hidden_size

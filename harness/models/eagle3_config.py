@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
+from harness.models.assumptions import assumed_of_head
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
 from harness.models.target import TargetModel
 
@@ -68,6 +68,8 @@ class Eagle3Config:
     """Whether the next step's features are taken after the final norm."""
     verifier: str | None = None
     """Name of the target in the file."""
+    assumptions: tuple[str, ...] = ()
+    """What the file does not say and was taken."""
     kind: ClassVar[str] = "eagle3"
     """Its name in the speculators layout, and as a drafter."""
 
@@ -92,15 +94,9 @@ class Eagle3Config:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
-        """Read either layout; what the file leaves out is filled from the target, audibly where readers disagree."""
+        """Read either layout; what the file leaves out is filled from the target."""
         check_kind(data, cls.kind, source)
-        if "transformer_layer_config" in data and "norm_before_residual" not in data:
-            warnings.warn(
-                f"{source}: norm_before_residual is absent; false is taken, as speculators does (vLLM takes true). "
-                f"If acceptance is poor, state it in the file",
-                stacklevel=2,
-            )
-        return cls(**eagle3_fields(data, target, source))
+        return cls(**eagle3_fields(data, target, source), assumptions=assumed_of_head(cls.kind, data))
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the auxiliary states cannot come from this target."""

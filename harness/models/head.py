@@ -56,6 +56,8 @@ class Head(nn.Module):
     """Unused tensors of the checkpoint."""
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
+    assumptions: tuple[str, ...] = ()
+    """What its files do not say and was taken, or what the user vouched for; one sentence each."""
     draft_to_target: Tensor | None = None
     """[V_draft] int64, target id of each draft id; None when the vocabularies are the same."""
 

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from harness.models.assumptions import assumed_of_head
 from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder, read_json
 from harness.models.cost import ModelCost
 from harness.models.eagle3 import Eagle3Head, read_head
@@ -53,7 +54,8 @@ class PEagleConfig(Eagle3Config):
         own = {*MASK_TOKEN_FIELDS, "parallel_drafting"}
         others = {name: value for name, value in data.items() if name not in own}
         fields = eagle3_fields(others, target, source, is_stack=True)
-        return cls(**fields, mask_token_id=_mask_token_id(data, source))
+        assumed = assumed_of_head(cls.kind, data)
+        return cls(**fields, mask_token_id=_mask_token_id(data, source), assumptions=assumed)
 
     def check_target(self, target: TargetModel) -> None:
         """The same, and for a mask token that its embedding does not have."""

@@ -91,6 +91,8 @@ class TargetModel:
         self.path = None if path is None else Path(path)
         self.unused_keys: tuple[str, ...] = ()
         """Unused tensors of the checkpoint."""
+        self.assumptions: tuple[str, ...] = ()
+        """What its files do not say and was taken, or what the user vouched for; one sentence each."""
         slots_config = with_slots(self.config)
         for layer in causal_lm.model.layers:
             use_slots(layer, slots_config)

@@ -130,6 +130,8 @@ class CellRecord:
     num_skipped_turns: int = _count("", "turns left out because they did not fit", default=0)
     fallbacks: tuple[str, ...] = ()
     """Everything that changed speed or results without being asked for."""
+    assumptions: tuple[str, ...] = ()
+    """What the files of its models do not say and was taken, or what the user vouched for (accept_unknown)."""
     labels: tuple[str, ...] = ()
     """Printed with every number of the cell: lossy, biased, synthetic, weights: random."""
     knowledge: Knowledge = Knowledge.rounds

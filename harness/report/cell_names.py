@@ -138,14 +138,19 @@ TIMES = "times: "
 """Begins a note on what may have changed the times of some cells."""
 
 
+ASSUMED = "assumed"
+"""Begins a note on what the files of a model do not say."""
+
+
 DISTURBED_NOTE = (
     f"{DISTURBED}: the speed of the cell over its baseline changed between its blocks by more than its prompts explain."
 )
 
 
 def label_notes(cells: Sequence[CellResult]) -> list[str]:
-    """What the labels and marks of some cells mean, which workers disturbed each other, where their acceptance profiles
-    come from, whether requests had sampling parameters of their own, and how trees and depths that differ are counted.
+    """What the labels and marks of some cells mean, which workers disturbed each other, what was assumed of their
+    models, where their acceptance profiles come from, whether requests had sampling parameters of their own, and how
+    trees and depths that differ are counted.
     """
     notes = [text for label, text in LABEL_NOTES.items() if any(label in cell["labels"] for cell in cells)]
     found = " ".join(label for cell in cells for label in cell["labels"].split("; "))
@@ -153,6 +158,7 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     notes += [REQUESTS_FAILED] if re.search(r"\d requests failed", found) else []
     notes += [DISTURBED_NOTE] if any(is_disturbed(cell) for cell in cells) else []
     notes += [f"{TIMES}{text}." for cell in cells for text in beside_other_workers(cell.record.fallbacks)]
+    notes += [f"{ASSUMED}: {text}." for cell in cells for text in cell.record.assumptions]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
     notes += [DYNAMIC_TREES] if any(is_dynamic(cell["tree"]) for cell in cells) else []

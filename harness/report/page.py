@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.metrics.cell import Results
 from harness.records.runs import Run
-from harness.report.cell_names import TIMES, label_notes
+from harness.report.cell_names import ASSUMED, TIMES, label_notes
 from harness.report.document import Document, Picture, Section, values_table
 from harness.report.figures.write import Drawn
 from harness.report.run_comparison import RunComparison
@@ -116,7 +116,8 @@ def _texts(run: Run) -> Iterator[str]:
 
 def _warnings(results: Results) -> list[Section]:
     # the warnings say for which cells
-    found = (*warnings(results), *(note for note in label_notes(results.cells) if not note.startswith(TIMES)))
+    notes = (note for note in label_notes(results.cells) if not note.startswith((TIMES, ASSUMED)))
+    found = (*warnings(results), *notes)
     return [Section("Warnings", items=found, is_warning=True)] if found else []
 
 

@@ -10,6 +10,7 @@ from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
 from harness.report.cell_names import (
+    ASSUMED,
     CONTEXT,
     DISTURBED,
     baseline_name,
@@ -29,7 +30,8 @@ DRIFTS_NAMED = 5
 
 
 def warnings(results: Results) -> list[str]:
-    """What a reader must know about a report: cells that are missing or were skipped, fallbacks, labels."""
+    """What a reader must know about a report: cells that are missing or were skipped, fallbacks, what was
+    assumed of models, labels."""
     # runs that are reported together may have skipped the same
     found = list(dict.fromkeys(text for run in results.runs for text in _of_run(run)))
     done = [cell for cell in results.cells if not cell.record.has_failed]
@@ -59,6 +61,8 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], results.cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, results.cells)
+    assumed = [(text, cell) for cell in results.cells for text in cell.record.assumptions]
+    found += _by_cells(ASSUMED, assumed, results.cells)
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], results.cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, results.cells)

@@ -37,6 +37,7 @@ _ADDED_LATER = (
     "drafter.suffix_min",
     "drafter.suffix_factor",
     "drafter.suffix_history",
+    "drafter.accept_unknown",
     "drafting.tree",
     "drafting.siblings",
     "workload.files",
@@ -94,6 +95,7 @@ def determinants(
     workload = plain["workload"]
     if prompts_fingerprint is not None:
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
+    accepted = normal.target.accept_unknown
     drawn = {"sampling": cell.draft_sampling.value}
     if normal.drafting.tree is not None:
         drawn["siblings"] = normal.siblings.value
@@ -102,6 +104,8 @@ def determinants(
     return (
         without_settings(plain, ["target", *_WAITING_SETTINGS])
         | noise
+        # all else of a target is in its weights
+        | ({"target": {"accept_unknown": accepted}} if accepted else {})
         | {
             "models": models,
             "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),

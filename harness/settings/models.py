@@ -6,7 +6,7 @@ Knows neither torch nor Hydra.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
 
@@ -119,6 +119,9 @@ class TargetConfig:
     """The checkpoint's, or random ones of the same sizes: for speed and memory at real shapes, never for text."""
     shape: str | None = None
     """Sizes of a public model, by name, instead of a path; needs weights=random."""
+    accept_unknown: list[str] = field(default_factory=list)
+    """Fields of its files (eagle_config.NAME for nested ones) and tensors (NAME or PREFIX*) that this version does not
+    compute, and that you vouch for: they are left out, and the report says so."""
 
     def __post_init__(self) -> None:
         require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
@@ -149,6 +152,8 @@ class DrafterConfig:
     """The checkpoint's, or random ones; without a path, of the sizes that the public heads have for such a target."""
     shape: str | None = None
     """draft_model: sizes of a public model, by name, instead of a path; needs weights=random."""
+    accept_unknown: list[str] = field(default_factory=list)
+    """The same of the drafter's files: fields and tensors that are left out because you vouch for them."""
     ngram_max: int = 4
     """ngram: longest suffix that is looked up in the sequence so far."""
     ngram_min: int = 2

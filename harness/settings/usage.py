@@ -118,6 +118,17 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with target.path",
     ),
     (
+        ("target.accept_unknown",),
+        lambda view: view.value("target.path") is not None and not view.is_served,
+        "with target.path and backend=local; what serves says itself what it reads",
+    ),
+    (
+        ("drafter.accept_unknown",),
+        lambda view: view.reads_drafter_files and not view.is_served,
+        "with backend=local and a drafter that is read from files of yours: drafter.path, or the MTP layer of "
+        "target.path",
+    ),
+    (
         ("workload.split", "workload.column", "workload.subset", "workload.files"),
         lambda view: view.value("workload.dataset") is not None,
         "with workload.dataset (workload=hf)",

@@ -102,6 +102,12 @@ class SettingsView:
         return self.has_model and not is_sized_by_target
 
     @property
+    def reads_drafter_files(self) -> bool:
+        """Whether the drafter is read from files of the user's."""
+        folder = "target.path" if self._drafter.in_target and self.value("drafter.path") is None else "drafter.path"
+        return self.takes_checkpoint and self.value(folder) is not None
+
+    @property
     def _drafter(self) -> DrafterTraits:
         return drafter_traits(self.value("drafter.kind"))
 

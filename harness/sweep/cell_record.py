@@ -52,6 +52,7 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         failures=tuple(item for part in parts for item in part.failures),
         # a run made again brings those of its records
         fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
+        assumptions=tuple(dict.fromkeys(text for each in found for text in each.assumptions)),
         labels=labels(cell),
         **facts.sizes,
     )
@@ -60,4 +61,6 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
 def _facts(plain: Mapping[str, Any]) -> Facts:
     """Facts from plain values."""
     changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
-    return Facts(**{**plain, **changed, "fallbacks": tuple(plain["fallbacks"])})
+    # parts of an earlier version have no assumptions
+    texts = {name: tuple(plain.get(name, ())) for name in ("fallbacks", "assumptions")}
+    return Facts(**{**plain, **changed, **texts})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from harness.compose.run_plan import RunPlan, cell_table
+from harness.models.assumptions import assumed_of_cell
 from harness.records.finished import CHECKPOINTS
 from harness.records.runs import CELLS, RUNS
 from harness.settings.cell import CellConfig
@@ -23,17 +25,21 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     """
     # also what ran beside this run, or in it, where output.folder is another place
     runs = (RUNS, plan.folder.parent)
+    assumed = _assumed(plan.cells)
     is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
     if not is_there or plan.resume.is_fresh:
-        return cell_table(plan.cells), estimate_lines(plan.cells, runs)
+        return cell_table(plan.cells), [*assumed, *estimate_lines(plan.cells, runs)]
     earlier = _earlier(plan)
     states = [_state(plan, cell, earlier.get(id(cell))) for cell in plan.cells]
     left = [cell for cell in plan.cells if not _is_done(plan, earlier.get(id(cell)))]
     num_failed = sum(state == "failed" for state in states)
     num_done = len(plan.cells) - len(left) - num_failed
-    lines = [f"of {len(plan.cells)} cells {num_done} are done, {num_failed} have failed, {len(left)} are left"]
+    lines = [
+        *assumed,
+        f"of {len(plan.cells)} cells {num_done} are done, {num_failed} have failed, {len(left)} are left",
+    ]
     if NOT_KNOWN in states:
-        lines[0] += f"; of {states.count(NOT_KNOWN)} of these only a worker can tell what there is"
+        lines[-1] += f"; of {states.count(NOT_KNOWN)} of these only a worker can tell what there is"
     differing = {name: None for cell in earlier.values() for name, _, _ in cell.differing}
     if differing and not plan.resume.accepts_drift:
         lines.append(
@@ -45,6 +51,18 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
         return found.num_requests if found is not None and _goes_on(plan, found) and not found.has_failed else 0
 
     return cell_table(plan.cells, states), lines + (estimate_lines(left, runs, kept) if left else [])
+
+
+def _assumed(cells: Sequence[CellConfig]) -> list[str]:
+    """What is assumed of the models of some cells, with the cells' numbers in the table."""
+    found: dict[str, list[int]] = {}
+    for number, cell in enumerate(cells, start=1):
+        for text in assumed_of_cell(cell):
+            found.setdefault(text, []).append(number)
+    return [
+        f"assumed: {text} ({'all cells' if len(numbers) == len(cells) else 'cells ' + ', '.join(map(str, numbers))})"
+        for text, numbers in found.items()
+    ]
 
 
 def _earlier(plan: RunPlan) -> dict[int, EarlierCell]:

@@ -16,6 +16,7 @@ from harness.backends.local.warm_up import first_steps
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
+from harness.models.assumptions import by_role
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.request import RequestRecord
@@ -182,6 +183,7 @@ class LocalBackend:
     def facts(self) -> Facts:
         """What the backend found out about its cell; called after it has generated."""
         target, engine = self.target, self.engine_of_cell
+        of_head = () if self.loaded_head is None else self.loaded_head.head.assumptions
         return Facts(
             backend=replace(
                 self.cell.backend,
@@ -200,6 +202,7 @@ class LocalBackend:
                 "num_drafter_parameters": engine.num_drafter_parameters,
             },
             fallbacks=self._fallbacks(),
+            assumptions=by_role(target.assumptions, of_head),
             sampling_core=engine.sampling_core,
             draft_core=engine.draft_core,
         )

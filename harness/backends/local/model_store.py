@@ -178,4 +178,4 @@ def _check_converts(device: torch.device) -> None:
 
 
 def _head_key(config: DrafterConfig) -> tuple[object, ...]:
-    return config.kind, config.path, config.revision, config.weights, config.shape
+    return config.kind, config.path, config.revision, config.weights, config.shape, *config.accept_unknown

@@ -1,0 +1,61 @@
+"""The config.json of a run's models, as far as it lies on this machine. JSON and paths only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.models.shape import SHAPES, read_shape
+from harness.models.zoo import ZOO
+from harness.records.strict_json import parse_json
+from harness.settings.models import DrafterConfig, TargetConfig, Weights
+
+CONFIG = "config.json"
+
+
+class Described(NamedTuple):
+    """The fields of one model and where they come from."""
+
+    fields: dict[str, Any]
+    source: Path
+
+    @property
+    def vocab_size(self) -> object:
+        """Of the layer, where a file tells it apart from the head; None where the file does not say."""
+        layer = self.fields.get("transformer_layer_config")
+        return (layer if isinstance(layer, dict) else self.fields).get("vocab_size")
+
+
+def described_target(target: TargetConfig) -> Described | None:
+    """The target's; None where it cannot be read, which the loader says."""
+    if target.shape is not None:
+        return _of_shape(target.shape)
+    return _of_folder(ZOO / "target" if target.path is None else Path(target.path))
+
+
+def described_drafter(drafter: DrafterConfig) -> Described | None:
+    """The drafter's; None also for one without a network, or that takes its sizes from the target."""
+    if not drafter.has_model:
+        return None
+    if drafter.shape is not None:
+        return _of_shape(drafter.shape)
+    if drafter.path is not None:
+        return _of_folder(Path(drafter.path))
+    follows = drafter.weights is Weights.random and "shape" not in drafter.traits.settings
+    if follows or drafter.traits.in_target:
+        return None
+    return _of_folder(ZOO / drafter.kind.value)
+
+
+def _of_shape(name: str) -> Described:
+    return Described(read_shape(name).config, SHAPES / f"{name}.json")
+
+
+def _of_folder(folder: Path) -> Described | None:
+    source = folder.expanduser() / CONFIG
+    try:
+        fields = parse_json(source.read_bytes())
+    except (OSError, ValueError):
+        # the loader says what is missing or broken
+        return None
+    return Described(fields, source) if isinstance(fields, dict) else None

@@ -1,0 +1,43 @@
+"""What the files of a model do not say, from the file to `--list`, the record, the tables and the report."""
+
+from __future__ import annotations
+
+from shutil import copytree
+
+import pytest
+
+from experiments.run import main
+from harness.metrics.frame import load_results
+from harness.models.zoo import zoo_path
+from harness.records.files import read_cell
+from tests.small_run import small_run
+from tests.tiny_models import edit_config
+
+ASSUMED = (
+    "drafter: its file does not state norm_before_residual, and false is taken as speculators does, while vLLM takes "
+    "true"
+)
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A head whose file leaves out what readers disagree on."""
+    folder = copytree(zoo_path("eagle3"), tmp_path_factory.mktemp("heads") / "silent")
+    edit_config(folder, drop=("norm_before_residual",))
+    return folder
+
+
+def test_what_was_assumed_of_a_head_is_told_wherever_its_cell_is_seen(head, tmp_path, capsys):
+    """Would catch a default that only standard error sees, or that reads as one of the other cells."""
+    settings = ("drafter=eagle3", f"drafter.path={head}")
+    assert main([*settings, f"output.folder={tmp_path}", "--list"]) == 0
+    assert f"assumed: {ASSUMED} (cells 2)" in capsys.readouterr().err
+    folder = small_run(tmp_path, *settings)
+    records = [read_cell(path) for path in (folder / "cells").glob("*.json.gz")]
+    assert {item.config["drafter"]["kind"]: item.assumptions for item in records} == {"none": (), "eagle3": (ASSUMED,)}
+    told = f"- assumed: {ASSUMED} (eagle3 (silent) probabilistic, sampled drafts)"
+    assert told in (folder / "report.md").read_text().splitlines()
+    assert f"assumed: {ASSUMED}." in (folder / "tables" / "summary.md").read_text()
+    frame = load_results(folder)
+    assert dict(zip(frame["drafter"], frame["assumptions"], strict=True)) == {"none": "", "eagle3": ASSUMED}
+    assert not frame["fallbacks"].str.contains("norm_before_residual").any()
