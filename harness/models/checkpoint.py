@@ -1,7 +1,7 @@
 """Reading checkpoints: a local folder or a Hugging Face id, config.json, safetensors weights, key by key.
 
 Pickled weights (.bin, .pt) are refused: unpickling runs code. Every tensor is asked for by name and shape; unused
-ones can be reported. This module does not know what the keys mean.
+ones can be reported. Torch is needed only where a tensor is read. This module does not know what the keys mean.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
+from harness.models.safetensors_header import StoredTensor, read_header
 from harness.models.shard_index import INDEX, not_there
 from harness.records.strict_json import parse_json, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
@@ -140,11 +141,13 @@ class Checkpoint:
 
     def shape_of(self, name: str) -> list[int]:
         """The shape of a tensor that is there. Raises CheckpointError when its file does not hold it."""
+        from safetensors import SafetensorError
+
         path = self._files[name]
         try:
             return list(self._handle(path).get_slice(name).get_shape())
         except SafetensorError as error:
-            raise CheckpointError(f"{path}: expected {name}, which {INDEX} places there, found none") from error
+            raise CheckpointError(not_in_file(name, path)) from error
 
     def take(self, name: str, shape: Iterable[int]) -> Tensor:
         """One tensor, on the CPU in the file's dtype. Raises CheckpointError when it is missing or misshapen."""
@@ -204,11 +207,41 @@ def weight_files(folder: Path) -> dict[str, Path]:
     paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
     if not paths:
         raise CheckpointError(no_weights(folder))
-    placed = {}
-    for path in paths:
-        with opened(path) as file:
-            placed.update(dict.fromkeys(file.keys(), path))
-    return placed
+    return {name: path for path in paths for name in tensors_of_file(path)}
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Type and shape of every tensor of a folder, from the headers of its files.
+
+    Raises CheckpointError as `weight_files` does, and when a file is damaged or does not hold what the index says.
+    """
+    placed = weight_files(folder)
+    headers = {path: tensors_of_file(path) for path in dict.fromkeys(placed.values())}
+    for name, path in placed.items():
+        if name not in headers[path]:
+            raise CheckpointError(not_in_file(name, path))
+    return {name: headers[path][name] for name, path in placed.items()}
+
+
+def tensors_of_file(path: Path) -> dict[str, StoredTensor]:
+    """The header of a safetensors file. Raises CheckpointError when it is damaged or something else."""
+    try:
+        return read_header(path)
+    except (ValueError, OSError) as error:
+        raise CheckpointError(not_safetensors(path, error)) from error
+
+
+def not_safetensors(path: Path, reason: Exception) -> str:
+    """What to say about a file that is none, or not whole."""
+    return (
+        f"{path}: expected a safetensors file, found {path.stat().st_size} bytes that are none ({reason}); fetch it "
+        "again (a clone without Git LFS holds pointers in place of weights)"
+    )
+
+
+def not_in_file(name: str, path: Path) -> str:
+    """What to say about a tensor that the index places in a file without it."""
+    return f"{path}: expected {name}, which {INDEX} places there, found none"
 
 
 def _lies_inside(file: str) -> bool:
@@ -218,14 +251,13 @@ def _lies_inside(file: str) -> bool:
 
 
 def opened(path: Path) -> Any:
-    """A safetensors file, its header read. Raises CheckpointError when it is damaged or something else."""
+    """A safetensors file, to read tensors from. Raises CheckpointError when it is damaged or something else."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
-        raise CheckpointError(
-            f"{path}: expected a safetensors file, found {path.stat().st_size} bytes that are none ({error}); fetch it "
-            f"again (a clone without Git LFS holds pointers in place of weights)"
-        ) from error
+        raise CheckpointError(not_safetensors(path, error)) from error
 
 
 def no_weights(folder: Path) -> str:
