@@ -38,6 +38,8 @@ FLY_THRESHOLD: tl.constexpr = tl.constexpr(0)
 FLY_TOP_K: tl.constexpr = tl.constexpr(1)
 FLY_WINDOW: tl.constexpr = tl.constexpr(2)
 """The same in a rule of fly."""
+RULES = ("strict", "coupled", "greedy", "probabilistic", "block", "typical", "lenient", "fly", "synthetic", "pr35461")
+"""Methods that `accept_or_reject` and kernels.decide know; kernels.verify refuses others before a launch."""
 SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
 """kernels.reference.pr35461.ACCEPT_DRAW as a 32-bit integer."""
 
@@ -190,6 +192,11 @@ def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: 
             limit = tl.minimum(tl.load(rule + EPSILON), tl.load(rule + DELTA) * tl.exp(-entropy))
             passes = (target_prob > limit) | (target_prob == 1)
         else:
+            tl.static_assert(
+                METHOD == "strict" or METHOD == "greedy" or METHOD == "probabilistic" or METHOD == "lenient"
+                or METHOD == "fly" or METHOD == "pr35461",
+                "expected a method with a rule",
+            )  # fmt: skip
             passes = rejection_limit(rule, tl.exp(proposed), uniform_number, METHOD) < target_prob
     judgement = tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)
     if METHOD == "fly":

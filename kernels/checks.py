@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
-from .methods import SiblingDraws, TreeMethod
+from .methods import Method, SiblingDraws, TreeMethod
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 STATS_DTYPES = {"maximum": torch.float32, "normalizer": torch.float64, "threshold": torch.float32}
@@ -134,6 +134,16 @@ def check_shape(draft: Draft, verification: Verification) -> None:
     elif verification.traits.ignores_tokens and draft.parents is not None and not verification.synthetic_tree_rates:
         raise ValueError("synthetic_tree_rates must have the rates of trees, where draft.parents make one; found none")
     check_siblings(draft, verification.method)
+
+
+def no_rule(method: Method, place: str) -> ValueError:
+    """For a method that has a row in kernels.methods and no rule in a core, which must not run it by another one's.
+
+    Args:
+        method: that one.
+        place: where its rule belongs.
+    """
+    return ValueError(f"{method.value}: expected a method with a rule in {place}, found none; add it there")
 
 
 def check_siblings(draft: Draft, method: object) -> None:

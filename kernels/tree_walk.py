@@ -25,6 +25,8 @@ from .round import Round, capability
 from .traversal_walk import _traversal_walk_kernel
 from .workspace import Shape, Workspace
 
+WALKS = (TreeMethod.recursive, TreeMethod.kseq, TreeMethod.traversal)
+"""Methods that `launch_walk` knows; kernels.verify refuses others before a launch."""
 PARTS = 4
 """Chunks that a program reads at a time, one for each of its warps."""
 UNROLL = 4

@@ -11,8 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from .acceptance_test import RULES
 from .arguments import DraftRows, DraftTokens, Output, TargetRows
-from .checks import check_draft, check_logits, check_shape, checked_requests
+from .checks import check_draft, check_logits, check_shape, checked_requests, no_rule
 from .contract import (
     Draft,
     RowStats,
@@ -25,20 +26,29 @@ from .contract import (
 )
 from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
-from .methods import TreeMethod
+from .methods import OwnMethod, TreeMethod
 from .packed_rows import place_rows
 from .passes import launch
 from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
 from .synthetic_trees import launch_synthetic_walk
 from .token_mask import mask_rows
-from .tree_walk import launch_walk, tree_walk
+from .tree_walk import WALKS, launch_walk, tree_walk
 from .workspace import SHORT_CHUNK, Shape, Workspace
 
 Method = VerificationMethod
 
 MAX_BLOCK_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
+
+
+def _check_rule(method: Method | TreeMethod, is_chain: bool) -> None:
+    """Raises ValueError unless the kernels have the method's rule for drafts of this shape."""
+    if isinstance(method, TreeMethod):
+        if method not in WALKS:
+            raise no_rule(method, "kernels.tree_walk")
+    elif method.value not in RULES or not (is_chain or method is Method.synthetic):
+        raise no_rule(method, "kernels.acceptance_test" if is_chain else "kernels.synthetic_trees")
 
 
 def _sums_drafts(draft: Draft, target_logits: Tensor, sampling: Sampling) -> bool:
@@ -153,18 +163,19 @@ def verify(
     Raises:
         ValueError: a tensor's shape, type or layout is not as there, the draft is a tree and the method is for chains
             or does not take its siblings, synthetic verification has too few rates, block verification too many draft
-            tokens, or the method is an OwnMethod.
+            tokens, the method is an OwnMethod, or it has no rule here.
     """
     method, is_chain = verification.method, draft.parents is None
     check_shape(draft, verification)
+    if isinstance(method, OwnMethod):
+        raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
+    _check_rule(method, is_chain)
     if isinstance(method, TreeMethod) and (is_chain or draft.token_ids.shape[1] == 0):
         return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
     num_requests, width = draft.token_ids.shape
     sampling, streams = checked_requests(num_requests, sampling, streams)
-    if not isinstance(method, VerificationMethod | TreeMethod):
-        raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
     if method is Method.synthetic and is_chain and len(verification.synthetic_rates) < width:
         found = len(verification.synthetic_rates)
         raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {found} rates")

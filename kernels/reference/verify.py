@@ -9,10 +9,13 @@ coupled method, and the biased control pr35461, use noise that does not change w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from ..checks import check_num_tokens, check_shape
+from ..checks import check_num_tokens, check_shape, no_rule
 from ..contract import (
     Draft,
     Sampling,
@@ -47,21 +50,32 @@ from .verify_tree import verify_trees
 Method = VerificationMethod
 
 
-def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
-    """[R, K] the probability with which the method lets each draft token pass; fly natively, before it defers any."""
+def acceptance_rule(verification: Verification) -> Callable[[Proposal], Odds]:
+    """What `acceptance_odds` are by a method.
+
+    Raises:
+        ValueError: the method has no rule by odds, whatever its row in kernels.methods says.
+    """
     match verification.method:
         case OwnMethod() as method:
-            return own_odds(method, proposal)
+            return partial(own_odds, method)
+        case Method.strict | Method.greedy | Method.probabilistic | Method.fly | Method.pr35461:
+            return probabilistic_odds
         case Method.block:
-            return block_odds(proposal)
+            return block_odds
         case Method.lenient:
-            return probabilistic_odds(proposal, verification.leniency)
+            return partial(probabilistic_odds, leniency=verification.leniency)
         case Method.typical:
-            return typical_odds(proposal, verification.epsilon, verification.delta)
+            return partial(typical_odds, epsilon=verification.epsilon, delta=verification.delta)
         case Method.synthetic:
-            return synthetic_odds(proposal, verification.synthetic_rates)
-        case _:
-            return probabilistic_odds(proposal)
+            return partial(synthetic_odds, rates=verification.synthetic_rates)
+        case method:
+            raise no_rule(method, "kernels.reference.verify.acceptance_rule")
+
+
+def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
+    """[R, K] the probability with which the method lets each draft token pass; fly natively, before it defers any."""
+    return acceptance_rule(verification)(proposal)
 
 
 def count_accepted(proposal: Proposal, verification: Verification, passes: Tensor) -> Tensor:
@@ -140,8 +154,8 @@ def verify(
     Raises:
         ValueError: the rows do not add up, or greedy verification meets a temperature above 0 (kernels.verify flags
             both); the mask does not fit the rows, the draft is a tree and the method is for chains, or has
-            more tokens in a row than the target, synthetic verification has too few rates, or an OwnMethod returns
-            something else than it should.
+            more tokens in a row than the target, synthetic verification has too few rates, an OwnMethod returns
+            something else than it should, or the method has no rule here.
     """
     check_shape(draft, verification)
     if draft.parents is not None:
@@ -159,6 +173,10 @@ def verify(
         return place(verdict, present, len(draft.token_ids))
     if draft.parents is not None or isinstance(verification.method, TreeMethod):
         return verify_trees(target_logits, draft, sampling, verification, streams)
+    is_coupled = verification.method is Method.coupled
+    if not is_coupled:
+        # Also for a batch at temperature 0, whose argmax no rule decides.
+        acceptance_rule(verification)
     is_greedy = bool((sampling.temperature == 0).all())
     if verification.traits.greedy_only and not is_greedy:
         raise ValueError(
@@ -172,7 +190,7 @@ def verify(
     proposal = propose(target_logits, draft, sampling, reads_draft, compared, reads_stats)
     if reads_draft:
         compared = compared._replace(proposal=proposal)
-    if verification.method is Method.coupled:
+    if is_coupled:
         num_accepted, last_token_ids = verify_coupled(proposal, streams, noise_of)
     else:
         num_accepted, last_token_ids = _verify_by_odds(proposal, verification, streams)

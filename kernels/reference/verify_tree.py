@@ -14,8 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..checks import no_rule
 from ..contract import Draft, Sampling, Streams, Verification, VerificationResult
-from ..methods import TreeMethod
+from ..methods import TreeMethod, VerificationMethod
 from ..streams import Purpose, uniform
 from .choose import choose
 from .kseq import walk_by_kseq
@@ -32,7 +33,7 @@ def walk(tree: TreeProposal, method: TreeMethod, passes: Passes) -> Walked:
     """Walk every request by a method.
 
     Raises:
-        ValueError: K-SEQ meets several children of a node that are not independent draws.
+        ValueError: K-SEQ meets several children of a node that are not independent draws, or the method has no rule.
     """
     match method:
         case TreeMethod.recursive:
@@ -41,6 +42,8 @@ def walk(tree: TreeProposal, method: TreeMethod, passes: Passes) -> Walked:
             return walk_by_traversal(tree, passes)
         case TreeMethod.kseq:
             return walk_by_kseq(tree, passes)
+        case _:
+            raise no_rule(method, "kernels.reference.verify_tree.walk")
 
 
 def uniform_passes(tree: TreeProposal, streams: Streams, shares_noise: bool = False) -> Passes:
@@ -74,16 +77,18 @@ def verify_trees(
         shares_noise: see `uniform_passes`.
     """
     method = verification.method
-    if not isinstance(method, TreeMethod):
+    if method is VerificationMethod.synthetic:
         tree = propose_trees(target_logits, replace(draft, logits=None), sampling)
         inside = (draft.token_ids >= 0) & (draft.token_ids < target_logits.shape[1])
         # whatever the tokens and their rows are
         tree = replace(tree, usable=tree.drafted & inside)
         walked = walk_synthetically(tree, verification.tree_thresholds, streams)
-    else:
+    elif isinstance(method, TreeMethod):
         tree = propose_trees(target_logits, draft, sampling)
         passes = uniform_passes(tree, streams, shares_noise)
         walked = walk(tree, method, passes) if walk_by is None else walk_by(tree, passes)
+    else:
+        raise no_rule(method, "kernels.reference.verify_tree")
     every = torch.arange(len(walked.nodes), device=walked.nodes.device)
     num_accepted = tree.depths[every, walked.nodes]
     follows = tree.drafted & (tree.parents == walked.nodes[:, None])
