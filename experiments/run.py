@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
         table, lines = listing(plan)
         print(table)
-        say(*plan.warnings, *skipped_lines(plan.skipped), *lines)
+        say(*plan.told_at_start, *skipped_lines(plan.skipped), *lines)
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

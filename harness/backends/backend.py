@@ -75,8 +75,9 @@ class Backend(Protocol):
 
     A kind may lack `weights`, if it cannot tell, and the arguments `keep` and `on_round` of `generate`: a run that is
     killed then loses the block under way, and one that is stopped ends when the next request has finished. It may have
-    `start_note`, a line about what getting ready took, which is told when the first requests have run, or None, and
-    `warm_up`, called in the place of `generate` for requests whose results are discarded.
+    `start_note`, a line about what getting ready took, which is told when the first requests have run, or None,
+    `warm_up`, called in the place of `generate` for requests whose results are discarded, and `check`, called with the
+    record of the whole cell: what it raises fails the cell, and nothing of it is kept.
     """
 
     Shared: ClassVar[Callable[[], Any]]

@@ -19,6 +19,7 @@ from harness.settings.identity import determinants, key_without, plain_values
 from harness.settings.launcher import LauncherConfig
 from harness.settings.models import DrafterConfig, Weights
 from harness.settings.schema import SettingsError
+from harness.settings.server import ENGINES, what_was_run
 from harness.settings.tracker import Tracker
 from harness.settings.usage import normal_form
 
@@ -75,6 +76,12 @@ class RunPlan:
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     tracking: Tracker | None = None
     """Where results are sent beside the report."""
+
+    @property
+    def told_at_start(self) -> tuple[str, ...]:
+        """What a user should know before the cells run: the warnings, and adapters that never met their engine."""
+        engines = dict.fromkeys(cell.server.engine for cell in self.cells if cell.is_served)
+        return *self.warnings, *(what_was_run(engine) for engine in engines if not ENGINES[engine].was_run)
 
     @property
     def command_to_go_on(self) -> str:

@@ -177,6 +177,17 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
         "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
     ),
+    (
+        lambda cell: (
+            cell.is_served
+            and cell.server.traits.looks_up_one_length
+            and cell.drafter.kind is DrafterKind.ngram
+            and not cell.drafter.ngram_min == cell.drafter.ngram_max <= cell.drafting.num_speculative_tokens
+        ),
+        "server={server.engine.value} looks up n-grams of one length and drafts nothing with K below it; use "
+        "drafter.ngram_min = drafter.ngram_max <= drafting.num_speculative_tokens, found {drafter.ngram_min}, "
+        "{drafter.ngram_max} and {drafting.num_speculative_tokens}",
+    ),
     *TREE_COMBINATIONS,
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,

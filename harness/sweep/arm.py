@@ -267,8 +267,20 @@ class Arm:
         Args:
             prompts: fingerprint of the prompts.
             warnings: of the run; they go into the record.
+
+        Raises:
+            ValueError: the backend refuses it; what was kept is forgotten.
         """
-        return record_of(self.cell, self.checkpoint.parts(), prompts, warnings)
+        record = record_of(self.cell, self.checkpoint.parts(), prompts, warnings)
+        # a kind of the user's own need not judge its record
+        check = getattr(self.backend, "check", None)
+        if check is not None:
+            try:
+                check(record)
+            except ValueError:
+                self.checkpoint.forget()
+                raise
+        return record
 
     def write(self, record: CellRecord, folder: Path) -> None:
         """Write the cell's files to a folder."""

@@ -73,6 +73,11 @@ class CellCheckpoint:
             self.file.append({"forgotten": [part.block.index, part.block.session]})
         self.earlier = [part for part in self.earlier if part not in parts]
 
+    def forget(self) -> None:
+        """Forget all that was kept of the cell, of this session too."""
+        self.file.path.unlink(missing_ok=True)
+        self.earlier = ()
+
     def anew(self, session: str, drift: Drift) -> CellCheckpoint:
         """An empty one of the same cell for a session that cannot go on with the parts; they go when it is finished."""
         return CellCheckpoint(

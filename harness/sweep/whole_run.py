@@ -87,7 +87,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     with made_folder(plan.folder), leased(plan.folder):
         remove_partial(plan.folder)
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
-        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.warnings)
+        say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.told_at_start)
         finished: list[str] = []
         try:
             (run_here if in_this_process else run_plan)(plan, finished)

@@ -43,7 +43,8 @@ class Adapter:
     version_path: ClassVar[str | None] = None
     info_path: ClassVar[str | None] = None
     """What the server says about its settings."""
-    metrics_path: ClassVar[str | None] = None
+    metrics_path: ClassVar[str] = "/metrics"
+    """Where its counters are, if it has some. Those of a plain server show whether it drafts."""
     tokens_counter: ClassVar[str | None] = None
     """Output tokens of the server for all its clients together."""
     cache_counters: ClassVar[tuple[str, ...]] = ()

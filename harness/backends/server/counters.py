@@ -81,17 +81,15 @@ class Counters:
         }
 
 
-def read_counters(url: str, path: str | None) -> Counters | None:
-    """The counters of the server at an address; None where it has none."""
-    if path is None:
-        return None
+def read_counters(url: str, path: str) -> Counters | None:
+    """The counters of the server at an address; None where there are none, or a page of something else."""
     try:
         return Counters.parse(get(url + path))
-    except NoAnswer:
+    except (NoAnswer, ValueError):
         return None
 
 
-def settled_counters(url: str, path: str | None) -> Counters:
+def settled_counters(url: str, path: str) -> Counters:
     """The counters once they stand still: a server may count after its answer.
 
     Raises:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.backends.server.answer_records import Recorded
+from harness.backends.server.draft_evidence import told_of_drafts
 from harness.backends.server.load_result import LoadResult
 from harness.records.counts import Knowledge
 
@@ -24,6 +25,8 @@ class HandedOver:
     """How well the last ones are known; None while there are none."""
     reported: Mapping[str, float] = field(default_factory=dict)
     """Counts in the answers, by the engine's names."""
+    told: Mapping[str, float] = field(default_factory=dict)
+    """Draft tokens that the answers tell of, whatever the adapter reads (`draft_evidence`)."""
 
     def add(self, played: LoadResult, found: Recorded, reported: Mapping[str, float]) -> None:
         """Add answers, their records, and the counts in them."""
@@ -33,8 +36,16 @@ class HandedOver:
         self.has_failures |= bool(found.failures)
         self.knowledge = found.knowledge
         self.reported = self.reported_with(reported)
+        self.told = self.told_with(played)
 
     def reported_with(self, reported: Mapping[str, float]) -> dict[str, float]:
         """The counts with those of other answers added."""
-        names = dict.fromkeys([*self.reported, *reported])
-        return {name: self.reported.get(name, 0.0) + reported.get(name, 0.0) for name in names}
+        return _sum(self.reported, reported)
+
+    def told_with(self, played: LoadResult) -> dict[str, float]:
+        """The same of the draft tokens that answers tell of."""
+        return _sum(self.told, told_of_drafts([item.reply for item in played.answered]))
+
+
+def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    return {name: first.get(name, 0) + second.get(name, 0) for name in dict.fromkeys([*first, *second])}

@@ -1,7 +1,5 @@
 """What readers of the records of a server must know, in words; found by the backend."""
 
-NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
-RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it is written from the engine's source"
 RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
 OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
 CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"

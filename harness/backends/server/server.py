@@ -14,6 +14,7 @@ from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
+from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record
 from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.backends.server.handed_over import HandedOver
 from harness.backends.server.launch_of_cell import launch_of_cell
@@ -27,8 +28,9 @@ from harness.backends.server.weights import models_of
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.provenance import NO_VERSION
 from harness.records.request import RequestRecord
-from harness.records.schema import CLIENT_CPU, Failure
+from harness.records.schema import CLIENT_CPU, CellRecord, Failure
 from harness.settings.cell import CellConfig
+from harness.settings.server import what_was_run
 from harness.workload.conversations import Conversation
 
 OTHER_LOAD = 0.05
@@ -112,8 +114,7 @@ class ServerBackend:
         found |= {notes.WAITED: None} if self.cell.server.num_waiting else {}
         if not self.cell.server.traits.takes_all_sampling:
             found[notes.SERVER_SAMPLES] = None
-        was_run = self.cell.server.traits.was_run
-        found[(notes.RUN_AGAINST if was_run else notes.NOT_RUN).format(self.cell.server.engine.value, was_run)] = None
+        found[what_was_run(self.cell.server.engine)] = None
         if not self.cell.is_baseline:
             of_drafts = (*self.adapter.notes.get(self._knowledge, ()), *self.adapter.doubts(self._evidence))
             found |= dict.fromkeys(of_drafts)
@@ -125,6 +126,14 @@ class ServerBackend:
             sampling_core=engine,
             draft_core=engine if self.cell.drafter.has_model else None,
         )
+
+    def check(self, record: CellRecord) -> None:
+        """Raise RefusedArm where the cell was to draft, and all its blocks together show no drafted token."""
+        if self.cell.is_baseline or not record.requests or any(item.request is None for item in record.failures):
+            return
+        num_drafted, told = told_by_record(record)
+        if not max(num_drafted, *told.values(), 0):
+            self._refuse_as_silent(len(record.requests), told)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of an answer."""
@@ -214,7 +223,8 @@ class ServerBackend:
         if found.knowledge is None and not (failures or found.failures):
             found = self._recorded(played, taken, counts)
             self._notes |= {notes.CHUNKS_ARE_STEPS: None} if found.knowledge else {}
-        self._check_drafts(found, counts, taken)
+        told = taken.told_with(played) | counted_drafts(added)
+        self._check_drafts(found, counts, taken, told, may_be_lost=bool(failures or found.failures))
         failures += (*found.failures, *self._check_tokens(played))
         self._look_at(played, added, found.requests, taken.num_output_tokens)
         if found.requests:
@@ -240,18 +250,41 @@ class ServerBackend:
         """All of the cell is known as well as the part that is known worst."""
         self._knowledge = max(self._knowledge, knowledge, key=FROM_FINE_TO_COARSE.index)
 
-    def _check_drafts(self, found: Recorded, counts: DraftCounts | None, taken: HandedOver) -> None:
-        """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell."""
+    def _check_drafts(
+        self,
+        found: Recorded,
+        counts: DraftCounts | None,
+        taken: HandedOver,
+        told: Mapping[str, float],
+        may_be_lost: bool,
+    ) -> None:
+        """Raise RefusedArm where answers or counters show that the server drafts, or does not, unlike its cell.
+
+        A block in which n-grams find nothing is no fault: `check` judges them by their whole cell.
+
+        Args:
+            told: draft tokens by the engine's own names.
+            may_be_lost: whether what tells of drafts may have been lost with a failure.
+        """
         num_told, num_requests = found.num_drafted + taken.num_drafted, len(found.requests) + taken.num_requests
         is_known = (found.knowledge or taken.knowledge) is not None
         compares = is_known and not (self.cell.is_baseline or found.failures or taken.has_failures)
         num_counted = num_told if counts is None else counts.num_draft_tokens
         self._notes |= {notes.DISAGREE: None} if compares and num_told != num_counted else {}
-        num_drafted, is_told = max(num_told, num_counted), is_known or counts is not None
-        if self.cell.is_baseline and num_drafted:
-            raise RefusedArm(f"expected a baseline without drafts, found a server that drafted {num_drafted} tokens")
-        if not self.cell.is_baseline and self.cell.drafter.has_model and is_told and num_requests and not num_drafted:
-            raise RefusedArm(f"expected drafter={self.cell.drafter.kind.value}, found a server that drafted nothing")
+        has_drafted = max(num_told, num_counted, *told.values(), 0) > 0
+        if self.cell.is_baseline and has_drafted:
+            drafted = told or {"draft tokens": max(num_told, num_counted)}
+            raise RefusedArm(f"expected a baseline without drafts, found a server that drafts: {evidence(drafted)}")
+        is_told = is_known or counts is not None or bool(told)
+        must_draft = not self.cell.is_baseline and self.cell.drafter.has_model and num_requests
+        if must_draft and not has_drafted and (is_told or not may_be_lost):
+            self._refuse_as_silent(num_requests, told)
+
+    def _refuse_as_silent(self, num_requests: int, told: Mapping[str, float]) -> None:
+        raise RefusedArm(
+            f"expected drafter={self.cell.drafter.kind.value}, found a server that reports no drafted token in "
+            f"{num_requests} answers{f': {evidence(told)}' if told else ''}"
+        )
 
     def _check_tokens(self, played: LoadResult) -> list[Failure]:
         """A failure where the server's tokens mean other text than the workload's."""

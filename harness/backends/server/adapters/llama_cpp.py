@@ -1,4 +1,8 @@
-"""llama.cpp's server: written from its source, not run against it (Engine.llama_cpp in settings/server.py)."""
+"""llama.cpp's server; `harness.settings.server` says what it was run against.
+
+It drafts only by --spec-type: a draft model alone (-md) is loaded and never used. Drafts are the drafter's most
+probable tokens; the target's own draw verifies them, whatever the temperature, which is `strict`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.reply import Reply
+from harness.settings.models import DrafterKind
 from harness.settings.sampling import SamplingSettings
 
 COUNTED = ("draft_n", "draft_n_accepted")
@@ -22,7 +27,11 @@ class LlamaCppAdapter(Adapter):
     def speculation(self) -> tuple[str, ...]:
         if self.cell.is_baseline:
             return ()
-        return "-md", self.drafter, "--spec-draft-n-max", str(self.num_tokens)
+        if self.cell.drafter.kind is DrafterKind.ngram:
+            option = "--spec-ngram-simple"
+            sizes = (f"{option}-size-n", str(self.cell.drafter.ngram_max), f"{option}-size-m", str(self.num_tokens))
+            return "--spec-type", "ngram-simple", *sizes, f"{option}-min-hits", "1"
+        return "-md", self.drafter, "--spec-type", "draft-simple", "--spec-draft-n-max", str(self.num_tokens)
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
         fields = self.sampling_fields(sampling, no_top_k=0)

@@ -32,7 +32,6 @@ class SglangAdapter(Adapter):
 
     version_path = "/server_info"
     info_path = "/server_info"
-    metrics_path = "/metrics"
     tokens_counter = "sglang:generation_tokens_total"
 
     def speculation(self) -> tuple[str, ...]:
@@ -74,7 +73,15 @@ class SglangAdapter(Adapter):
 
     def refuse(self, evidence: Evidence) -> None:
         info = evidence.info
-        if not info or self.cell.is_baseline:
+        if self.cell.is_baseline:
+            algorithm = info.get("speculative_algorithm")
+            if algorithm:
+                raise RefusedArm(
+                    f"expected a baseline without drafts, found speculative_algorithm = {algorithm} in the server's "
+                    "/server_info"
+                )
+            return
+        if not info:
             return
         wanted: dict[str, Any] = {"speculative_num_steps": self.num_tokens, "speculative_eagle_topk": 1}
         if self.cell.decoding.temperature > 0:

@@ -53,7 +53,6 @@ class VllmAdapter(Adapter):
     """One cell on vLLM."""
 
     version_path = "/version"
-    metrics_path = "/metrics"
     tokens_counter = "vllm:generation_tokens_total"
     cache_counters = ("vllm:prefix_cache_hits_total",)
     notes: ClassVar = {knowledge: (BEYOND_THE_END,) for knowledge in (Knowledge.requests, Knowledge.blocks)}

@@ -1,0 +1,67 @@
+"""What a server tells of drafted tokens, by whatever name: for arms that must draft, and baselines that must not.
+
+Adapters turn what their engine tells into our definitions. This module asks only whether anything was drafted, so it
+reads the names of all engines: a plain server may be any of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.backends.server.counters import Counters
+from harness.backends.server.reply import Reply
+from harness.records.schema import CellRecord
+
+IN_ANSWERS = (
+    ("timings", "draft_n"),
+    ("metrics", "speculative_decoding", "num_draft_tokens"),
+    ("sglext", "spec_tokens_details", "spec_num_proposed_drafts"),
+)
+"""Where llama.cpp, vLLM and SGLang count the draft tokens of an answer."""
+IN_COUNTERS = re.compile(r"spec_decode_(num_draft|drafted)_tokens_total$|spec_verify_calls_total$")
+"""Counters of vLLM, llama.cpp, TensorRT-LLM and SGLang that stand still without drafts."""
+
+
+def told_of_drafts(replies: Sequence[Reply]) -> dict[str, int]:
+    """Draft tokens of some answers, by the engine's own name; empty where no answer tells.
+
+    An answer with llama.cpp's timings and no draft_n in them tells of none.
+    """
+    found: dict[str, int] = {}
+    for reply in replies:
+        for part, *path in IN_ANSWERS:
+            holder: Any = reply.parts.get(part)
+            for name in path[:-1]:
+                holder = holder.get(name) if isinstance(holder, Mapping) else None
+            if isinstance(holder, Mapping) and (path[-1] in holder or part == "timings"):
+                value = holder.get(path[-1])
+                found[path[-1]] = found.get(path[-1], 0) + (int(value) if isinstance(value, int | float) else 0)
+    return found
+
+
+def counted_drafts(added: Counters) -> dict[str, int]:
+    """The same of what was added to a server's counters; positions are summed over."""
+    found: dict[str, int] = {}
+    for (name, _), value in added.values.items():
+        if IN_COUNTERS.search(name):
+            found[name] = found.get(name, 0) + round(value)
+    return found
+
+
+def told_by_record(record: CellRecord) -> tuple[int, dict[str, float]]:
+    """Draft tokens of a whole cell in our definitions, and what its server reported of drafts by its own names."""
+    counts = [item.counts for item in record.requests] + [item.counts for item in record.blocks]
+    num_drafted = sum(item.num_draft_tokens for item in counts if item is not None)
+    num_drafted += sum(item.num_proposed_tokens for request in record.requests for item in request.rounds)
+    told: dict[str, float] = {}
+    for block in record.blocks:
+        for name, value in block.reported.items():
+            told |= {name: told.get(name, 0) + value} if "draft" in name else {}
+    return num_drafted, told
+
+
+def evidence(told: Mapping[str, float]) -> str:
+    """What a refusal shows."""
+    return ", ".join(f"{name} = {value:g}" for name, value in told.items())
