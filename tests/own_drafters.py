@@ -69,6 +69,54 @@ class TooWide(LastToken):
         return super().propose(replace(batch, num_speculative_tokens=batch.num_speculative_tokens + 1))
 
 
+class OutsideVocabulary(LastToken):
+    """Drafts a token that the target does not have, in the second place."""
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        self._outside = setup.target.vocab_size
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        draft.token_ids[:, 1] = self._outside
+        return draft
+
+
+class Placeholder(LastToken):
+    """Drafts -1 where it has no token, instead of a shorter draft."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        draft.token_ids[:, -1] = -1
+        return draft
+
+
+class LessThanNone(LastToken):
+    """Drafts a negative number of tokens."""
+
+    def propose(self, batch: Batch) -> Draft:
+        return Draft(super().propose(batch).token_ids, torch.full_like(batch.lengths, -1))
+
+
+class RubbishBehind(LastToken):
+    """Drafts one token; what lies behind it is no token."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        draft.token_ids[:, 1:] = 10**12
+        return Draft(draft.token_ids, torch.ones_like(batch.lengths))
+
+
+class LogitsOfCertain(LastToken):
+    """Gives logits with greedy drafts, which are one-hot."""
+
+    def __init__(self, setup: DrafterSetup) -> None:
+        self._vocab_size = setup.target.vocab_size
+
+    def propose(self, batch: Batch) -> Draft:
+        logits = torch.zeros(batch.num_rows, batch.num_speculative_tokens, self._vocab_size)
+        return replace(super().propose(batch), logits=logits)
+
+
 class Incomplete:
     """Lacks most of the protocol."""
 

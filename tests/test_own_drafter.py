@@ -16,6 +16,7 @@ from harness.compose.run_plan import cell_table
 from harness.drafters import registry
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED
+from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.registry import DrafterSetup, build_drafter, check_capture
 from harness.metrics import load_results
 from harness.records.runs import read_runs
@@ -25,7 +26,7 @@ from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, VerificationMethod
-from tests.own_drafters import FixedLogits, LastToken
+from tests.own_drafters import FixedLogits, LastToken, OutsideVocabulary, RubbishBehind
 from tests.small_run import SMALL, small_run
 from tests.test_engine_law import FALSE_ALARM, NUM_REQUESTS, NUM_TOKENS, fit
 from tests.toy_markov import LONGEST_PROMPT, ToyTarget, outputs, toy_engine, toy_requests, transitions
@@ -116,15 +117,61 @@ def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words)
 
 
 @pytest.mark.parametrize(
-    ("name", "found"), [("NoDraft", "found a list"), ("TooWide", "token_ids [1, 4] as its batch says, found [1, 5]")]
+    ("name", "sampling", "found"),
+    [
+        ("NoDraft", "greedy", "found a list"),
+        ("TooWide", "greedy", "token_ids [1, 4] int64 as its batch says, found [1, 5] int64"),
+        ("LastToken", "sampled", "since drafting.sampling=sampled, found none; draw by harness.drafters.draft_logits"),
+        ("LogitsOfCertain", "greedy", "since drafting.sampling=greedy makes drafts one-hot, found logits [1, 4, 6144]"),
+        ("OutsideVocabulary", "greedy", "in 0..6143, the target's vocabulary, found 6144 as draft token 2 of round 1"),
+        ("Placeholder", "greedy", "in 0..6143, the target's vocabulary, found -1 as draft token 4 of round 1"),
+        (
+            "OutsideVocabulary",
+            "greedy workload=reasoning_json constraint=commit",
+            "found 6144 as draft token 2 of round",
+        ),
+        ("LessThanNone", "greedy", "of 0 or more, found -1 for round 1 of prompt"),
+    ],
 )
-def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, found, tmp_path, capsys):
-    """Would catch a draft token that the target reads in the place of a prompt's."""
-    settings = [f"drafter.kind=tests.own_drafters:{name}", "measurement.baseline=false", *SMALL]
+def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, sampling, found, tmp_path, capsys):
+    """Would catch a draft token that the target reads in the place of a prompt's, an index error of an embedding, and
+    one-hot drafts that are recorded as sampled."""
+    kind = f"tests.own_drafters:{name}"
+    given = f"drafting.sampling={sampling}".split()
+    settings = [f"drafter.kind={kind}", "measurement.baseline=false", *SMALL, *given]
     assert main([*settings, f"output.folder={tmp_path}"]) != 0
     errors = capsys.readouterr().err
-    assert f"drafter.kind: expected propose of {name}" in errors and found in errors
+    assert "drafter.kind: expected " in errors and f" of {kind} " in errors and found in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_what_lies_behind_its_draft_is_not_read(graphs):
+    """Would catch an embedding that is asked for it."""
+    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    plain, own = (
+        toy_engine(
+            TARGET, TARGET, VerificationMethod.greedy, DraftSampling.greedy, num_speculative_tokens=3,
+            max_new_tokens=8, num_slots=2, temperature=0.0, drafter=drafter, graphs=graphs,
+            own_drafter=OwnDrafter("tests:it", DraftSampling.greedy, len(TARGET)),
+        )
+        for drafter in (LastToken(setup), RubbishBehind(setup))
+    )  # fmt: skip
+    assert outputs(plain, toy_requests(3)) == outputs(own, toy_requests(3))
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_token_outside_the_vocabulary_is_found_however_steps_run(graphs):
+    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    engine = toy_engine(
+        TARGET, TARGET, VerificationMethod.strict, DraftSampling.greedy, num_speculative_tokens=3, max_new_tokens=8,
+        num_slots=2, drafter=OutsideVocabulary(setup), graphs=graphs,
+        own_drafter=OwnDrafter("tests:it", DraftSampling.greedy, len(TARGET)),
+    )  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"of tests:it in 0\.\.\d+, .* as draft token 2 of round 1 of prompt 0, turn 0"
+    ):
+        outputs(engine, toy_requests(3))
 
 
 def test_a_drafter_that_cannot_be_made_fails_its_own_cell_alone(tmp_path, capsys):

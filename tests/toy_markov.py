@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,7 +128,7 @@ def toy_engine(
     caching: Caching = AS_DRAFTED,
     depth: Depth | None = None,
     parallel: bool = False,
-    **options: bool,
+    **options: Any,
 ) -> Engine:
     """An engine over the two chains, ready to run; `options` are fields of EngineSettings.
 

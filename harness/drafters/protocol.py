@@ -178,22 +178,6 @@ class Drafter(Protocol):
         ...
 
 
-def proposed(drafter: Drafter, batch: Batch) -> Draft:
-    """What a drafter proposes for the rows of a batch.
-
-    Raises:
-        ValueError: a drafter of the user's own returns no Draft, or other rows or columns than the batch has.
-    """
-    draft: object = drafter.propose(batch)
-    wanted = f"drafter.kind: expected propose of {type(drafter).__name__} to return a kernels.contract.Draft"
-    if not isinstance(draft, Draft):
-        raise ValueError(f"{wanted}, found a {type(draft).__name__}")
-    size = (batch.num_rows, batch.num_speculative_tokens)
-    if draft.token_ids.shape != size:
-        raise ValueError(f"{wanted} with token_ids {list(size)} as its batch says, found {list(draft.token_ids.shape)}")
-    return draft
-
-
 @runtime_checkable
 class Remembers(Protocol):
     """What a drafter may have beside it that drafts for a request from others."""

@@ -21,7 +21,8 @@ made with one. `can_be_captured = True` on it promises that its drafts can be ca
 A drafter with a distribution draws each token by `draw` of harness.drafters.draft_logits.DraftLogits, which keeps the
 logits, and returns that object's `draft`, whose `Draft.logits` are those kept. Logits written to its `place` of the
 step, just before, need not be copied. Its `num_bytes` are the drafter's logit_cache_bytes. Such a drafter is asked for
-by drafting.sampling=sampled: `auto` is greedy for a drafter of your own, and greedy needs no DraftLogits.
+by drafting.sampling=sampled: `auto` is greedy for a drafter of your own, and greedy needs no DraftLogits. What a
+drafter of your own may not return is refused with the round and its request (harness.drafters.own_drafter).
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ request draws under masks, the first parts are launched ahead too: the host read
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from harness.engine.constrained_step import (
 )
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched
+from harness.engine.sequence import Sequence
 from harness.engine.slots import StepInputs, ending_row
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_parts import CapturedParts, StepParts
@@ -84,7 +87,7 @@ class ConstrainedGraphRunner(GraphRunner):
         self,
         parts: StepParts,
         grammar_states: dict[int, GrammarState],
-        drafting: set[int],
+        drafting: Mapping[int, Sequence],
         in_answer: dict[int, GrammarState],
     ) -> Launched:
         """A step in which a request in its answer drafts, from its drafts to its end."""

@@ -9,7 +9,8 @@ It does not know limits, records or time; what stays is decided in harness.const
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,7 @@ from harness.constraint.masks import FREE, Masks
 from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
 from harness.engine.rounds import Round, RowLayout, rounds_of
 from harness.engine.runner import EagerRunner, Launched
+from harness.engine.sequence import Sequence
 from harness.engine.slots import StepInputs
 from harness.engine.step import Drafted, Scored, Step, Verified
 from harness.engine.step_plan import StepPlan
@@ -58,28 +60,33 @@ class ConstrainedStep:
     def before_verification(
         self,
         grammar_states: Mapping[int, GrammarState],
-        drafting: Collection[int],
+        drafting: Mapping[int, Sequence],
         counts: list[int],
-        token_ids: Sequence[Sequence[int]],
+        token_ids: SequenceOf[SequenceOf[int]],
         masked: ConstrainedDrafts | None = None,
     ) -> list[int]:
         """Show the drafts to the grammar states.
 
         Args:
             grammar_states: by slot.
-            drafting: slots that decode; the others have no drafts.
+            drafting: the requests that decode, by slot; the others have no drafts.
             counts: [B] draft tokens of each slot; those that are not worth verifying are taken off.
             token_ids: [B][K] drafts.
             masked: the masks that they were drawn under.
 
         Returns:
             [B * T] masks of the target rows.
+
+        Raises:
+            ValueError: a drafter of the user's own drafted a token outside the vocabulary.
         """
         if masked is not None:
             masked.end()
         masks, in_front = self.masks, {} if masked is None else masked.target_rows
         for slot, grammar_state in grammar_states.items():
             draft_ids = token_ids[slot][: counts[slot]] if slot in drafting else ()
+            if self.step.own_drafter is not None and slot in drafting:
+                self.step.own_drafter.check_tokens(draft_ids, drafting[slot])
             # a drafter that looks its tokens up has drawn nothing under the masks
             drawn_along = masked.lookaheads[slot] if masked is not None and in_front.get(slot) else None
             grammar_state.before_verification(draft_ids, masks, drawn_along)
@@ -101,8 +108,8 @@ class ConstrainedStep:
         drafted: Drafted,
         scored: Scored,
         grammar_states: Mapping[int, GrammarState],
-        counts: Sequence[int],
-        rows: Sequence[int],
+        counts: SequenceOf[int],
+        rows: SequenceOf[int],
     ) -> Launched:
         """The rest of a step, of whose drafts `counts` are verified under the masks `rows`."""
         step, device, mask = self.step, self.step.target.device, None
@@ -148,7 +155,7 @@ def truncate_verdict(
 
 
 def cut_rounds(
-    grammar_states: Mapping[int, GrammarState], decided: Sequence[list[int]], num_tokens: int
+    grammar_states: Mapping[int, GrammarState], decided: SequenceOf[list[int]], num_tokens: int
 ) -> tuple[dict[int, ConstraintOutcome], list[int] | None]:
     """The outcomes of a step that the device has not taken in, by slot, and the tokens that stay of each row.
 
@@ -213,10 +220,12 @@ def grammar_states_of(plan: StepPlan) -> dict[int, GrammarState]:
     return {item.slot: item.request.grammar_state for item in going_on if item.request.grammar_state is not None}
 
 
-def drafting_slots(plan: StepPlan) -> set[int]:
-    """Slots that decode, and whose requests have grammar states."""
+def drafting_slots(plan: StepPlan) -> dict[int, Sequence]:
+    """The requests that decode and have grammar states, by slot."""
     return {
-        item.slot for item in plan.decoding if item.request.grammar_state is not None and item.finish_reason is None
+        item.slot: item
+        for item in plan.decoding
+        if item.request.grammar_state is not None and item.finish_reason is None
     }
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+from harness.drafters.own_drafter import OwnDrafter
 from harness.engine.constrained_step import outcomes_of
 from harness.engine.request import Limits
 from harness.engine.rounds import RowLayout, round_of, rounds_of
 from harness.engine.sequence import Sequence
+from harness.engine.settings import EngineSettings
 from harness.engine.under_way import UnderWay
 
 
@@ -20,7 +22,7 @@ class DecidedStep:
     """A step that was read."""
 
     def __init__(
-        self, step: UnderWay, rows: SequenceOf[list[int]], deciding: SequenceOf[Sequence], of_trees: bool
+        self, step: UnderWay, rows: SequenceOf[list[int]], deciding: SequenceOf[Sequence], settings: EngineSettings
     ) -> None:
         """Let constraints see what was emitted.
 
@@ -28,16 +30,30 @@ class DecidedStep:
             step: that was read.
             rows: that it left, by slot (StepOutput.decided).
             deciding: the requests that it decided about and that go on.
-            of_trees: whether drafts are trees.
+            settings: of the engine.
+
+        Raises:
+            ValueError: a drafter of the user's own drafted a token outside the vocabulary, or fewer than none.
         """
         launched = step.launched
         self._rows, self._deciding, self._drafts = rows, deciding, step.drafts
-        self._layout = layout = RowLayout.of(launched.output.draft.token_ids.shape[1], of_trees)
+        self._layout = layout = RowLayout.of(launched.output.draft.token_ids.shape[1], settings.drafts_trees)
+        if settings.own_drafter is not None:
+            self._check(settings.own_drafter)
         states = launched.grammar_states
         self._rounds = rounds_of(
             rows, layout, [item.slot for item in deciding if item.slot in states] if states else []
         )
         self._outcomes = outcomes_of(launched, self._rounds)
+
+    def _check(self, own_drafter: OwnDrafter) -> None:
+        """Look at the drafts of the user's own drafter, before any of it is committed."""
+        for sequence in self._deciding:
+            row = self._rows[sequence.slot]
+            own_drafter.check_tokens(self._layout.draft_ids(row), sequence)
+            if sequence.request.grammar_state is None:
+                # else the device may have deferred the request
+                own_drafter.check_count(self._layout.num_drafted(row), sequence)
 
     @property
     def is_valid(self) -> bool:

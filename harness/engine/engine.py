@@ -74,6 +74,7 @@ class Engine:
             num_speculative_tokens=settings.num_speculative_tokens,
             logprobs=settings.logprobs,
             joins=settings.graphs,
+            own_drafter=settings.own_drafter,
         )
         self.step = TreeStep.of(step) if settings.drafts_trees else step
         self._by_slot: tuple[MovesSlots, ...] = ()
@@ -252,7 +253,7 @@ class Engine:
             return launched
         share_s = (now - self._read_s) / num_going_on
         self._read_s = now
-        decided = DecidedStep(step, rows, deciding, self.settings.drafts_trees)
+        decided = DecidedStep(step, rows, deciding, self.settings)
         if not self.settings.num_speculative_tokens and decided.is_valid:
             # before the host commits, since the device waits for it; output of a request that ends here is discarded.
             # With drafts the host commits while they are drawn

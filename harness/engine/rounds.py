@@ -49,15 +49,23 @@ class RowLayout(NamedTuple):
         counts = width + num_speculative_tokens * (3 if of_trees else 1)
         return cls(width, counts, counts + 3, of_trees)
 
+    def num_drafted(self, row: list[int]) -> int:
+        """Number of draft tokens that a row tells; negative where nothing was decided."""
+        # more than K tells of rows without a distribution, which the flag says
+        return min(row[self.counts + 1], self.width - 1)
+
+    def draft_ids(self, row: list[int]) -> list[int]:
+        """The draft tokens of a row; of a tree with NO_TOKEN where a place holds none."""
+        return row[self.width : self.width + max(self.num_drafted(row), 0)]
+
 
 def round_of(row: list[int], layout: RowLayout) -> Round:
     """What a step decided for one request, from the row that it left (see StepOutput.decided)."""
     width, end = layout.width, layout.end
     num_accepted, num_drafted, invalid = row[layout.counts : end]
-    # more than K tells of rows without a distribution, which the flag says
-    emitted, drafted = row[: num_accepted + 1], row[width : width + min(max(num_drafted, 0), width - 1)]
+    emitted = row[: num_accepted + 1]
     logprobs = row[end : end + (len(row) - end) // width * len(emitted)]
-    found = Round(emitted, drafted, bool(invalid), logprobs, num_drafted < 0)
+    found = Round(emitted, layout.draft_ids(row), bool(invalid), logprobs, num_drafted < 0)
     if not layout.of_trees:
         return found
     begin = 2 * width - 1

@@ -64,6 +64,11 @@ class Sequence:
     logprobs: list[int] = field(default_factory=list)
     """Of the output tokens, packed."""
 
+    def __str__(self) -> str:
+        """Its next round by its place in the record, as a message names it."""
+        asked = self.request
+        return f"round {self.num_rounds} of prompt {asked.prompt_id}, turn {asked.turn}, sample {asked.sample}"
+
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)

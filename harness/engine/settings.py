@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.drafters.own_drafter import OwnDrafter
 from harness.engine.request import Limits
 from harness.engine.row_groups import GROUP_TOKENS
 from harness.engine.token_logprobs import LogprobsSettings
@@ -47,6 +48,8 @@ class EngineSettings:
     drafts_trees: bool = False
     """Drafts are trees of K tokens at most, of the drafter's own shape. Not where it is `constrained` or keeps terms of
     rounds."""
+    own_drafter: OwnDrafter | None = None
+    """What drafts must fit, if the drafter is the user's own."""
     prompt_tokens_beside_rounds: int | None = None
     """Prompt tokens of a step in which others decode, at most, in whole groups of rows (row_groups) and at least one;
     None for no limit. With `graphs` only: without them prompts have a forward of their own. Moves tokens by rounding

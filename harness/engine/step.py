@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep, proposed
+from harness.drafters.own_drafter import OwnDrafter
+from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.fused.row_groups import RowGroups
@@ -107,6 +108,8 @@ class Step:
     logprobs: LogprobsSettings | None
     joins: bool
     """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
+    own_drafter: OwnDrafter | None
+    """What the drafter's drafts must fit, if it is the user's own."""
 
     def __call__(self, inputs: StepInputs, defers: bool = False) -> StepOutput:
         """Run the step; the order of work on the device is the order of the calls.
@@ -124,7 +127,7 @@ class Step:
         """Apply the host's input, and propose the step's drafts for each row, under masks where there are any.
 
         Raises:
-            ValueError: see `proposed`.
+            ValueError: see OwnDrafter.checked.
         """
         if inputs.prompts:  # only a slot that reads its prompt begins
             self._begin(inputs)
@@ -133,7 +136,9 @@ class Step:
             if inputs.has_rounds and isinstance(self.drafter, ReadsWhileDrafting):
                 self.drafter.read(batch)
             return Drafted(batch, Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths)))
-        draft = proposed(self.drafter, batch)
+        draft = self.drafter.propose(batch)
+        if self.own_drafter is not None:
+            draft = self.own_drafter.checked(draft, batch)
         narrows = not (self.joins or inputs.prompts or draft.token_ids.is_cuda or masks)
         return Drafted(batch, without_idle_columns(draft) if narrows else draft)
 
@@ -248,7 +253,8 @@ class Step:
         if inputs.has_rounds:
             starts = batch.lengths - 1
             last_ids = batch.token_ids.gather(1, starts.unsqueeze(1))
-            token_ids = torch.cat([last_ids, draft.token_ids], dim=1)
+            draft_ids = draft.token_ids if self.own_drafter is None else self.own_drafter.readable(draft.token_ids)
+            token_ids = torch.cat([last_ids, draft_ids], dim=1)
             parts.append(Part(batch.rows, token_ids, _positions(starts, token_ids.shape[1]), inputs.length, False))
         for part in inputs.prompts:
             positions = _positions(part.starts, part.token_ids.shape[1] - 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.local.model_store import Models, StoredModels
 from harness.drafters.chain import DrafterShape
+from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.depth import Depth, DepthByBatch
 from harness.engine.engine import Engine
@@ -28,6 +29,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.depth import PLANNER
 from harness.settings.device import resolve_graphs
 from harness.settings.identity import key_without
+from harness.settings.imported import ImportPath
 from harness.settings.sections import LogprobsMode
 from harness.settings.tree import DynamicTree
 from kernels.core import Core, reference_core, triton_core
@@ -41,6 +43,13 @@ def depth_of(cell: CellConfig) -> Depth | None:
     if drafting.depth == PLANNER:
         return Planner(drafting.num_speculative_tokens, drafting.times)
     return None if drafting.depths is None else DepthByBatch(drafting.depths)
+
+
+def _own_drafter(cell: CellConfig, target: TargetModel) -> OwnDrafter | None:
+    """What the drafts of a cell must fit, if its drafter is the user's own."""
+    if not isinstance(cell.drafter.kind, ImportPath):
+        return None
+    return OwnDrafter(cell.drafter.kind.value, cell.draft_sampling, target.vocab_size)
 
 
 def _check_fused_trees(cell: CellConfig, models: Models) -> None:
@@ -226,6 +235,7 @@ class EngineOfCell:
             round_terms=cell.measurement.round_terms and has_terms,
             multi_draft_terms=cell.measurement.multi_draft_terms and has_terms and cell.has_draft_cache,
             drafts_trees=cell.drafts_tree,
+            own_drafter=_own_drafter(cell, target),
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
         return Engine(target, drafter, settings, reference_core() if self.runs_own_method else core, self._depth)
