@@ -86,8 +86,8 @@ def test_trees_of_one_method_are_candidates_beside_chains_drafted_as_trees():
 
 def test_depths_that_adapt_are_candidates_beside_fixed_ones():
     """Would catch a planner that no table holds against the baseline, and one that is called by its K alone."""
-    planned = cell(3, step_s=0.009, drafting__depth="planner")
-    best, by_depth = depth_tables(analysed(baseline(), cell(1), cell(3), planned))
+    planned = cell(3, drafting__depth="planner")
+    best, by_depth = depth_tables(analysed(baseline(), cell(1), cell(3, step_s=0.011), planned))
     assert column(by_depth, "K") == ["0", "1", "3", "3 (planner)"]
     assert column(best, "best K") == ["3 (planner)"]
     assert column(best, "verification") == ["probabilistic, sampled drafts"]

@@ -9,16 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.metrics.block_drift import block_drift
+from harness.metrics.block_drift import BlockWork, Drift, block_drift
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.metrics.failed_cells import AXES, with_found_settings
 from harness.metrics.settings_columns import SettingReader, other_settings, settings_columns
+from harness.metrics.speedup_bound import ROUNDING, speedup_bound
 from harness.metrics.sums import cell_sums
 from harness.records.runs import Run, read_runs
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.identity import key_without
 from harness.settings.sections import MeasurementConfig
+
+ABOVE_BOUND, BLOCKS_DIFFER = "speedup above its bound", "blocks differ"
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,39 @@ class CellResult:
         return paired_ratio(self.baseline.estimates, self.estimates, "output_tokens_per_s")
 
     @cached_property
+    def speedup_bound(self) -> float:
+        """The most that its drafts can have bought (`harness.metrics.speedup_bound`); nan without a speedup."""
+        if self.baseline is None or self.record.has_failed or math.isnan(self.speedup.value):
+            return math.nan
+        return 1.0 if self.is_baseline else speedup_bound(self.baseline.estimates, self.estimates)
+
+    @property
+    def exceeds_bound(self) -> bool:
+        """Whether its speedup is impossible."""
+        return self.speedup.value > self.speedup_bound * (1 + ROUNDING)
+
+    @cached_property
     def drift(self) -> float | None:
-        """`harness.metrics.block_drift.block_drift`."""
-        return block_drift(self)
+        """By what share its blocks differ, if by more than prompts explain."""
+        return self.judged_drift.share
+
+    @cached_property
+    def judged_drift(self) -> Drift:
+        """Whether its blocks differ; nothing of a baseline, and of a cell without a speedup."""
+        if self.baseline is None or self.is_baseline or math.isnan(self.speedup.value):
+            return Drift()
+        return block_drift(self.block_work, self.baseline.block_work, self.speedup)
+
+    @cached_property
+    def block_work(self) -> BlockWork | None:
+        """Its forwards and seconds by block."""
+        return BlockWork.of(self.record)
+
+    @property
+    def disturbed(self) -> str:
+        """Why its times are those of a disturbed machine; empty where nothing says so."""
+        found = {ABOVE_BOUND: self.exceeds_bound, BLOCKS_DIFFER: self.drift is not None}
+        return "; ".join(text for text, holds in found.items() if holds)
 
     @property
     def cache_text(self) -> str:

@@ -122,9 +122,18 @@ COUNTS: dict[str, Column] = {
     ),
     "block_drift": Column(
         "",
-        "share by which the speedup differs between the blocks of the run, where that is more than prompts explain, "
-        "which with few prompts only large differences are: printed times of such a cell are marked disturbed; empty "
-        "where it is not",
+        "share by which the time of a forward over the baseline's differs between the blocks of the run, where that is "
+        "more than the prompts within the blocks explain; empty where it is not, and where it cannot be judged",
+    ),
+    "speedup_bound": Column(
+        "ratio",
+        "largest speedup that drafting can buy, if a round costs as much as a plain forward: tokens per target forward "
+        "over the baseline's, or per forward of a batch where that is more, on the prompts of the speedup; empty "
+        "without a speedup",
+    ),
+    "disturbed": _text(
+        "why the times of the cell are not to be trusted: speedup above its bound, or blocks differ; printed times and "
+        "speedups of such a cell are marked disturbed; empty where neither holds"
     ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),

@@ -33,6 +33,7 @@ from harness.metrics.decode_steps import DecodeRounds, Floats, Integers, decode_
 from harness.metrics.depth_by_rows import Paths, least_cost
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
 from harness.metrics.intervals import interval, resample_weights
+from harness.metrics.ranking import comparable
 from harness.metrics.recorded_terms import Recorded
 from harness.records.acceptance_terms import RoundTerms
 from harness.records.counts import Knowledge
@@ -76,8 +77,9 @@ def depth_families(cells: Sequence[CellResult], recorded: Sequence[Recorded] = (
     """Families with two fixed depths at least, plain decoding among them, and a cell whose depths are chosen.
 
     Args:
-        cells: of any runs. Those whose rounds are not known and those that failed are left out, and families of which
-            a cell has no step in which a request decodes.
+        cells: of any runs. Those whose rounds are not known, those that failed and those whose times do not compare
+            (`harness.metrics.ranking`) are left out, and families of which a cell has no step in which a request
+            decodes.
         recorded: those of them that have terms.
     """
     terms = {_key(item.cell): item.terms for item in recorded}
@@ -89,9 +91,10 @@ def depth_families(cells: Sequence[CellResult], recorded: Sequence[Recorded] = (
     for line in found.values():
         baseline = line[0].baseline
         family = [*([baseline] if baseline is not None and _has_rounds(baseline) else []), *line]
-        num_fixed = sum(fixed_depth(cell) is not None for cell in family)
-        if 2 <= num_fixed < len(family):
-            compared = _Family(family, terms)
+        timed = comparable(family)
+        num_fixed = sum(fixed_depth(cell) is not None for cell in timed.cells)
+        if 2 <= num_fixed < len(timed.cells):
+            compared = _Family(timed.cells, timed.prompt_ids, terms)
             # such steps are missing where answers have one token
             if all(len(rounds.size) for rounds in compared.rounds):
                 families.append(compared.reached())
@@ -116,11 +119,15 @@ def _has_rounds(cell: CellResult) -> bool:
 class _Family:
     """Cells that differ in depth alone."""
 
-    def __init__(self, cells: Sequence[CellResult], terms: Mapping[tuple[str, str], RoundTerms]) -> None:
+    def __init__(
+        self,
+        cells: Sequence[CellResult],
+        prompt_ids: Sequence[str],
+        terms: Mapping[tuple[str, str], RoundTerms],
+    ) -> None:
         self.terms, estimates = terms, cells[0].estimates
         self.confidence = estimates.confidence
-        prompts = set.intersection(*(set(cell.estimates.sums.prompt_ids) for cell in cells))
-        self.rows: Mapping[str, int] = {prompt: row for row, prompt in enumerate(sorted(prompts))}
+        self.rows: Mapping[str, int] = {prompt: row for row, prompt in enumerate(prompt_ids)}
         resampled = resample_weights(self.num_prompts, estimates.num_resamples)
         self.weights: Floats = np.vstack([resampled, np.ones(self.num_prompts)])
         """[R + 1, P]."""

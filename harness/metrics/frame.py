@@ -18,7 +18,7 @@ from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_n
 from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
 from harness.records.runs import read_runs
 
-NOT_COUNTED = ("beside_s", "block_drift", "fallbacks", "assumptions")
+NOT_COUNTED = ("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions")
 """Columns between the counts that are none."""
 
 
@@ -65,7 +65,8 @@ def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
     row |= {name: getattr(cell.record, name) for name in OF_RECORD}
     row |= {"num_prompts": estimates.num_prompts}
     row |= {name: "; ".join(getattr(cell.record, name)) for name in ("fallbacks", "assumptions")}
-    row |= {"beside_s": cell.record.beside_s, "block_drift": math.nan if cell.drift is None else cell.drift}
+    row |= {"beside_s": cell.record.beside_s, "speedup_bound": cell.speedup_bound, "disturbed": cell.disturbed}
+    row |= {"block_drift": math.nan if cell.drift is None else cell.drift}
     row |= {name: _count(estimates.total(name)) for name in COUNTS if name not in row}
     for position in range(1, num_positions + 1):
         for name in POSITION_COUNTS:

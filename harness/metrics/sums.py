@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from harness.metrics.measured_sums import NONE_MEASURED, measured_values
 from harness.metrics.reasoning_sums import boundary_values
+from harness.metrics.request_work import forwards, shares_in_flight, steps
 from harness.metrics.sessions import prompt_sessions, scaled_by_session
 from harness.records.counts import PER_POSITION, DraftCounts, Knowledge, added
 from harness.records.request import CutReason, RequestRecord, RoundRecord, counts_of_rounds
 from harness.records.schema import CellRecord
-from harness.timing.in_flight import shared_clock
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,6 +73,7 @@ def cell_sums(cell: CellRecord) -> CellSums:
     """Reduce the requests of a cell."""
     known = _round_sums(cell.requests) if cell.knowledge is Knowledge.rounds else coarse_sums(cell)
     known[0]["share_s"] = scaled_by_session(known[0]["share_s"], cell)
+    known[0].update(num_forwards=forwards(cell), num_steps=steps(cell))
     measurement = cell.config.get("measurement", {})
     limits = {name: measurement.get(f"max_{name}_ms") for name in GOOD_WITHIN}
     found = {name: limit for name, limit in limits.items() if limit}
@@ -234,7 +235,7 @@ def coarse_sums(cell: CellRecord) -> tuple[dict[str, Floats], dict[str, float], 
     num_requests = len(cell.requests)
     sums = {
         "num_output_tokens": np.array([item.num_output_tokens for item in cell.requests], dtype=np.float64),
-        "share_s": _shares_in_flight(cell),
+        "share_s": shares_in_flight(cell),
     }
     sums |= {name: np.full(num_requests, np.nan) for name in UNKNOWN}
     sums |= {name: np.zeros(num_requests) for name in NONE_MEASURED}
@@ -274,12 +275,3 @@ def _value(counts: DraftCounts, name: str) -> int:
 
 def _num_positions(names: dict[str, Floats]) -> int:
     return sum(name.startswith(PER_POSITION[1]) for name in names)
-
-
-def _shares_in_flight(cell: CellRecord) -> Floats:
-    """[R] seconds of each request, each moment shared equally by the requests in flight."""
-    start = np.array([item.submitted_s for item in cell.requests], dtype=np.float64)
-    end = np.array([item.events[-1].arrival_s for item in cell.requests], dtype=np.float64)
-    clock = shared_clock(start, end)
-    shares: Floats = clock(end) - clock(start)
-    return shares

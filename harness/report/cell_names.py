@@ -21,7 +21,7 @@ from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
 DISTURBED = "disturbed"
-"""Marks the times of a cell whose speed changed between its blocks."""
+"""Marks the times of a cell whose speedup is impossible, or whose speed changed between its blocks."""
 
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 
@@ -143,7 +143,10 @@ ASSUMED = "assumed"
 
 
 DISTURBED_NOTE = (
-    f"{DISTURBED}: the speed of the cell over its baseline changed between its blocks by more than its prompts explain."
+    f"{DISTURBED}: the machine was busier at one time than at another. The speedup of the cell is more than its drafts "
+    "can buy where a round costs as much as a plain forward (speedup_bound of cells.csv, about its tokens per target "
+    "forward), or the time of its forwards over the baseline's changed between its blocks by more than its prompts "
+    "explain. The warnings of the report say which."
 )
 
 
@@ -182,8 +185,8 @@ def _profile_note(cell: CellResult) -> list[str]:
 
 
 def is_disturbed(cell: CellResult) -> bool:
-    """Whether its speed changed between the blocks of its run by more than its prompts explain."""
-    return cell.drift is not None
+    """Whether its times are not to be trusted: its speedup is impossible, or its blocks differ."""
+    return bool(cell.disturbed)
 
 
 def label_suffix(cell: CellResult) -> str:

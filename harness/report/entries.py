@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from harness.metrics.cell import CellResult
@@ -48,7 +49,8 @@ def metric_number(
     """
     item = metric(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)
-    note = DISTURBED if not item.of_tokens and any(map(is_disturbed, cells)) else ""
+    is_marked = not item.of_tokens and not isnan(shown.value) and any(map(is_disturbed, cells))
+    note = DISTURBED if is_marked else ""
     return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
 
 

@@ -50,7 +50,10 @@ def warnings(results: Results) -> list[str]:
     narrow = [cell for cell in results.cells if 2 <= cell.estimates.num_prompts < MIN_PROMPTS]
     if narrow:
         found.append(f"{len(narrow)} cells have fewer than {MIN_PROMPTS} prompts: their intervals are too narrow")
-    found += _of_drift([cell for cell in results.cells if cell.drift is not None], results.cells)
+    found += _above_bound([cell for cell in done if cell.exceeds_bound], results.cells)
+    found += _of_drift([cell for cell in done if cell.drift is not None], results.cells)
+    not_judged = [(cell.judged_drift.not_judged, cell) for cell in done if cell.judged_drift.not_judged]
+    found += _by_cells("drift could not be judged", not_judged, results.cells)
     num_skipped = sum(cell.record.num_skipped_turns for cell in results.cells)
     if num_skipped:
         found.append(f"{num_skipped} turns were left out because they did not fit (sum over cells)")
@@ -68,18 +71,32 @@ def warnings(results: Results) -> list[str]:
     return found + _by_cells("label", labelled, results.cells)
 
 
+def _above_bound(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
+    """Cells with impossible speedups, with the numbers."""
+    if not cells:
+        return []
+    shown = [f"{_place(cell, among)}: {cell.speedup.value:.2f} > {cell.speedup_bound:.2f}" for cell in cells]
+    more = [f"{len(cells) - DRIFTS_NAMED} more"] if len(cells) > DRIFTS_NAMED else []
+    return [
+        f"speedups of {len(cells)} cells are above the most that their tokens per target forward can buy: the machine "
+        "was busier while the baseline ran; run again. They are named neither fastest nor best (their times are marked "
+        f"{DISTURBED}; speedup_bound in cells.csv; {'; '.join([*shown[:DRIFTS_NAMED], *more])})"
+    ]
+
+
 def _of_drift(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
     """Cells whose blocks differ: each by itself, or in one line where there are many."""
     drifts = [cell.drift for cell in cells if cell.drift is not None]
-    remark = "in their speedup, more than prompts explain: the machine was busy, or drifts; run again"
+    remark = "in the time of a forward over the baseline's, more than prompts explain: the machine was busy, or drifts"
     if len(cells) <= DRIFTS_NAMED:
         return [
-            f"blocks of {_place(cell, among)} differ by {drift:.0%} {remark} (its times are marked {DISTURBED})"
+            f"blocks of {_place(cell, among)} differ by {drift:.0%} {remark}; run again (its times are marked "
+            f"{DISTURBED})"
             for cell, drift in zip(cells, drifts, strict=True)
         ]
     return [
-        f"blocks of each of {len(cells)} cells differ by {min(drifts):.0%} to {max(drifts):.0%} {remark} (their times "
-        f"are marked {DISTURBED}; block_drift in cells.csv)"
+        f"blocks of each of {len(cells)} cells differ by {min(drifts):.0%} to {max(drifts):.0%} {remark}; run again "
+        f"(their times are marked {DISTURBED}; block_drift in cells.csv)"
     ]
 
 

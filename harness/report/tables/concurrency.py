@@ -19,8 +19,9 @@ from harness.report.table import NONE, Entry, Table
 METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
 PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
 VERDICTS = (
-    f"{PAYS}: the interval of the speedup lies above 1; {COSTS}: below 1; {UNDECIDED}: it holds 1, or there is none. "
-    f"Intervals include the variation of the prompts, not that of the machine."
+    f"{PAYS}: the interval of the speedup lies above 1; {COSTS}: below 1; {UNDECIDED}: it holds 1, there is none, or "
+    "the speedup is above the most that drafts can buy. Intervals include the variation of the prompts, not that of "
+    "the machine."
 )
 
 
@@ -50,7 +51,7 @@ def _row(line: Series, cell: CellResult, extra: Sequence[str]) -> tuple[Entry, .
     baseline: Entry = NONE if cell.baseline is None else estimate_number(cell.baseline, "output_tokens_per_s")
     shown: list[Entry] = [estimate_number(cell, "full_draft_length"), baseline]
     shown += [estimate_number(cell, name) for name in METRICS[1:]]
-    return (*settings, *shown, verdict(cell.speedup))
+    return (*settings, *shown, UNDECIDED if cell.exceeds_bound else verdict(cell.speedup))
 
 
 def verdict(speedup: Estimate) -> str:

@@ -16,10 +16,12 @@ from harness.metrics.cell import CellResult
 from harness.metrics.comparison import SHAPE, Series, series_along
 from harness.metrics.definitions import footnotes
 from harness.metrics.depth_optimum import DEPTH_SETTINGS
-from harness.metrics.estimates import Estimate, paired_ratio
+from harness.metrics.estimates import NOT_AVAILABLE, Estimate
+from harness.metrics.ranking import Ranking, comparable
 from harness.report.cell_names import CONTEXT, label_suffix, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes, table_notes
+from harness.report.ranking_notes import CANNOT_BE_TOLD, ranking_notes
 from harness.report.table import NONE, Entry, Table
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from kernels.methods import Guarantee
@@ -43,26 +45,39 @@ class _Choice:
 
     cells: tuple[CellResult, ...]
     """By K, the baseline first where there is one."""
-    best: CellResult
-    ratios: tuple[Estimate, ...]
-    """Throughput of each candidate / that of the best."""
+    ranking: Ranking
 
     @classmethod
     def of(cls, line: Series) -> _Choice:
         baseline = line.first.baseline
         cells = line.cells if baseline is None else (baseline, *line.cells)
-        best = max(cells, key=lambda cell: cell.estimate("output_tokens_per_s").value)
-        ratios = (paired_ratio(best.estimates, cell.estimates, "output_tokens_per_s") for cell in cells)
-        return cls(cells, best, tuple(ratios))
+        return cls(cells, Ranking(comparable(cells)))
 
-    def verdicts(self) -> list[str]:
-        pairs = zip(self.cells, self.ratios, strict=True)
-        return [BEST if cell is self.best else WORSE if ratio.high < 1 else EQUAL for cell, ratio in pairs]
+    @property
+    def best(self) -> CellResult | None:
+        return self.ranking.best
+
+    def ratio(self, cell: CellResult) -> Estimate:
+        """Throughput of a candidate / that of the best."""
+        is_ranked = self.best is not None and cell in self.ranking.compared.cells
+        return self.ranking.ratio(cell) if is_ranked else NOT_AVAILABLE
+
+    def verdict(self, cell: CellResult) -> str:
+        for each, reason in self.ranking.compared.left_out:
+            if each is cell:
+                return f"not ranked: {reason}"
+        if self.best is None:
+            return CANNOT_BE_TOLD
+        return BEST if cell is self.best else EQUAL if self.ranking.equals(cell) else WORSE
 
     @property
     def equals(self) -> list[str]:
-        pairs = zip(self.cells, self.verdicts(), strict=True)
-        return [_named(cell) for cell, verdict in pairs if verdict == EQUAL]
+        return [_named(cell) for cell in self.cells if self.verdict(cell) == EQUAL]
+
+    @property
+    def left_out(self) -> str:
+        """The candidates that are not ranked, with the reason."""
+        return ", ".join(f"{_named(cell)} ({reason})" for cell, reason in self.ranking.compared.left_out)
 
 
 def depth_tables(cells: Sequence[CellResult]) -> list[Table]:
@@ -107,26 +122,22 @@ def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:
 
 
 def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
-    header = [
-        *extra,
-        "T",
-        "drafter",
-        "verification",
-        "best K",
-        "not told apart from it",
-        "throughput (tok/s)",
-        "speedup",
-    ]
+    beside = ["not ranked"] if any(choice.left_out for choice in choices) else []
+    header = [*extra, "T", "drafter", "verification", "best K", "not told apart from it", *beside]
+    header += ["throughput (tok/s)", "speedup"]
     names = ("output_tokens_per_s", "speedup")
-    rows = [
-        (
-            *(*_settings(choice, extra), _depth(choice.best), ", ".join(choice.equals) or "none"),
-            *(estimate_number(choice.best, name) for name in names),
-        )
-        for choice in choices
-    ]
-    notes = (SELECTION, *footnotes(names), *missing_value_notes([choice.best for choice in choices], names))
-    return Table("Best draft depth", tuple(header), tuple(rows), notes)
+    rows = [_best_row(choice, extra, names, has_left_out=bool(beside)) for choice in choices]
+    found = [choice.best for choice in choices if choice.best is not None]
+    notes = (SELECTION, *ranking_notes([choice.ranking for choice in choices]), *footnotes(names))
+    return Table("Best draft depth", tuple(header), tuple(rows), (*notes, *missing_value_notes(found, names)))
+
+
+def _best_row(choice: _Choice, extra: Sequence[str], names: Sequence[str], *, has_left_out: bool) -> tuple[Entry, ...]:
+    best, beside = choice.best, [choice.left_out or NONE] if has_left_out else []
+    if best is None:
+        return (*_settings(choice, extra), CANNOT_BE_TOLD, NONE, *beside, *[NONE] * len(names))
+    numbers = [estimate_number(best, name) for name in names]
+    return (*_settings(choice, extra), _depth(best), ", ".join(choice.equals) or "none", *beside, *numbers)
 
 
 def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -134,12 +145,13 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
     header += ["round (ms)", "throughput (tok/s)", "throughput / that of the best K", "verdict"]
     rows = []
     for choice in choices:
-        for cell, ratio, verdict in zip(choice.cells, choice.ratios, choice.verdicts(), strict=True):
+        for cell in choice.cells:
             shown = [NONE if cell.is_baseline else estimate_number(cell, "full_draft_length")]
             shown += [estimate_number(cell, name) for name in METRICS[1:]]
-            share: Entry = metric_number(ratio, "output_tokens_per_s", style="length", cells=[cell, choice.best])
+            beside = [cell, *([choice.best] if choice.best is not None else [])]
+            share: Entry = metric_number(choice.ratio(cell), "output_tokens_per_s", style="length", cells=beside)
             share = setting(1) if cell is choice.best else share
-            rows.append((*_settings(choice, extra), _depth(cell), *shown, share, verdict))
+            rows.append((*_settings(choice, extra), _depth(cell), *shown, share, choice.verdict(cell)))
     cells = [cell for choice in choices for cell in choice.cells]
-    notes = (SELECTION, ROUND, *table_notes(cells, METRICS))
+    notes = (SELECTION, *ranking_notes([choice.ranking for choice in choices]), ROUND, *table_notes(cells, METRICS))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

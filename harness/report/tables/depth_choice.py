@@ -27,7 +27,8 @@ NOTES = (
     "fixed depth; the cell's tokens / the time that they would have taken at it. Each line has the best of the batch "
     "sizes that it had itself, so that lines differ in it. share: the cell's throughput / that. drafts of a round: "
     "tokens that rounds drafted, with their share of the rounds from 5 % on; best by batch: the same of the best. "
-    "Depths are chosen on the same data, which overstates the best a little.",
+    "Depths are chosen on the same data, which overstates the best a little. Cells with an impossible speedup are left "
+    "out, and those that no session measured beside the others.",
     "bound by rows: the same if every round had stopped where its rows, the target's among them, and its draft tokens "
     "make most tokens per second, chosen in hindsight (Dinkelbach's iteration). No policy that decides in front of "
     "each draft token whether to draft it, as lossless ones must, and drafts no more than the deepest fixed cell is "

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
-from harness.metrics.estimates import paired_ratio
+from harness.metrics.ranking import Ranking, comparable
 from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_suffix, varying
 from harness.report.entries import estimate_number, setting
 from harness.report.missing_values import table_notes
-from harness.report.table import Entry, Table
+from harness.report.ranking_notes import CANNOT_BE_TOLD, ranking_notes
+from harness.report.table import NONE, Entry, Table
 from harness.report.tables.depth import accepts_by_random_weights
 from kernels.methods import Guarantee
 
@@ -48,9 +49,14 @@ def fastest_tables(cells: Sequence[CellResult]) -> list[Table]:
         return []
     extra = varying([group[0] for group in groups], CONTEXT)
     has_drafters = len({drafter_name(cell) for group in groups for cell in group[1:]}) > 1
-    header = (*extra, "T", "fastest", "not told apart from it", "throughput (tok/s)", "speedup")
-    rows = [_row(group, extra, has_drafters) for group in groups]
-    notes = (SELECTION, *table_notes([cell for group in groups for cell in group], METRICS))
+    rankings = [Ranking(comparable(group)) for group in groups]
+    beside = ["not ranked"] if any(ranking.compared.left_out for ranking in rankings) else []
+    header = (*extra, "T", "fastest", "not told apart from it", *beside, "throughput (tok/s)", "speedup")
+    rows = [
+        _row(group, ranking, extra, has_drafters, has_left_out=bool(beside))
+        for group, ranking in zip(groups, rankings, strict=True)
+    ]
+    notes = (SELECTION, *ranking_notes(rankings), *table_notes([cell for group in groups for cell in group], METRICS))
     return [Table("Fastest", header, tuple(rows), notes)]
 
 
@@ -63,21 +69,23 @@ def _way(cell: CellResult) -> tuple[str, str]:
     return drafter_name(cell), f"{cell['verification']}, {cell['draft_sampling']}, {cell.cache_text}"
 
 
-def _row(group: Sequence[CellResult], extra: Sequence[str], has_drafters: bool) -> tuple[Entry, ...]:
-    best = max(group, key=lambda cell: cell.estimate("output_tokens_per_s").value)
+def _row(
+    group: Sequence[CellResult], ranking: Ranking, extra: Sequence[str], has_drafters: bool, has_left_out: bool
+) -> tuple[Entry, ...]:
+    settings = [setting(group[0][name]) for name in (*extra, "temperature")]
+    left_out = "; ".join(f"{_name(cell, has_drafters)} ({reason})" for cell, reason in ranking.compared.left_out)
+    beside = [left_out or NONE] if has_left_out else []
+    best = ranking.best
+    if best is None:
+        return (*settings, CANNOT_BE_TOLD, NONE, *beside, *[NONE] * len(METRICS))
     others = sorted(
-        (cell for cell in group if cell is not best and _equals(best, cell)),
+        (cell for cell in ranking.compared.cells if cell is not best and ranking.equals(cell)),
         key=lambda cell: -cell.estimate("output_tokens_per_s").value,
     )
     names = [_name(cell, has_drafters) for cell in others[:NAMED]]
     names += [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
-    settings = [setting(best[name]) for name in (*extra, "temperature")]
     numbers = [estimate_number(best, name) for name in METRICS]
-    return (*settings, _name(best, has_drafters), "; ".join(names) or "none", *numbers)
-
-
-def _equals(best: CellResult, cell: CellResult) -> bool:
-    return not paired_ratio(best.estimates, cell.estimates, "output_tokens_per_s").high < 1
+    return (*settings, _name(best, has_drafters), "; ".join(names) or "none", *beside, *numbers)
 
 
 def _name(cell: CellResult, has_drafters: bool) -> str:

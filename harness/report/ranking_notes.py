@@ -1,0 +1,25 @@
+"""Why cells are left out of a ranking: the texts that stand below a table that names the fastest.
+
+This module knows reasons; it does not know how a table is laid out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.metrics.ranking import IMPOSSIBLE, OTHER_SESSION, Ranking
+
+CANNOT_BE_TOLD = "cannot be told"
+REASONS = {
+    IMPOSSIBLE: "the speedup is above the most that the cell's drafts can buy (see disturbed); run it again.",
+    OTHER_SESSION: "no prompt of the cell was measured in one session with all others; these are ranked on the prompts "
+    "that one session measured in all of them. --fresh measures all cells together.",
+}
+
+
+def ranking_notes(rankings: Sequence[Ranking]) -> list[str]:
+    """Those reasons that occur."""
+    found = {reason for ranking in rankings for _, reason in ranking.compared.left_out}
+    notes = [f"not ranked, {reason}: {text}" for reason, text in REASONS.items() if reason in found]
+    has_none = any(ranking.compared.says_nothing for ranking in rankings)
+    return [*notes, *([f"{CANNOT_BE_TOLD}: no cell with drafts could be ranked."] if has_none else [])]
