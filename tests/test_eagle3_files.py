@@ -167,14 +167,14 @@ def test_auxiliary_layers_the_target_does_not_have_are_refused(folder, target):
 
 def test_another_vocabulary_size_is_refused(folder, target):
     data = json.loads((folder / "config.json").read_text())
-    edit_config(folder, transformer_layer_config=data["transformer_layer_config"] | {"vocab_size": 99})
-    with pytest.raises(ValueError, match=f"expected vocab_size {VOCAB_SIZE}, that of target tiny, found 99"):
+    edit_config(folder, transformer_layer_config=data["transformer_layer_config"] | {"vocab_size": 999})
+    with pytest.raises(ValueError, match=f"expected vocab_size {VOCAB_SIZE}, that of target tiny, found 999"):
         load_eagle3(folder, target)
 
 
 def test_a_tokenizer_in_the_folder_must_be_the_targets(folder, target):
     word_tokenizer(swapped=True).save_pretrained(folder)
-    with pytest.raises(ValueError, match="differs in 2, for example 'w7': id 7 in the target, 8 in the drafter"):
+    with pytest.raises(ValueError, match="found 2 that do not: 7 is 'w8' in the drafter and 'w7' in the target"):
         load_eagle3(folder, target)
 
 

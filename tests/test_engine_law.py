@@ -4,13 +4,11 @@ Would catch: a stream shared between purposes, rounds or slots; a residual at th
 wrong slot; drafts verified against other values than they were drawn from; tokens lost or doubled at a commit.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 import torch
-from scipy import stats
 
 from harness.drafters.ngram import NgramDrafter
 from harness.drafters.suffix import SuffixDrafter
@@ -22,7 +20,7 @@ from kernels.contract import DraftSampling, Sampling, VerificationMethod
 from kernels.core import Core, reference_core
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
-from tests.toy_markov import exact_law, outputs, toy_engine, toy_requests, transitions
+from tests.toy_markov import exact_law, fits, outputs, toy_engine, toy_requests, transitions
 
 NUM_REQUESTS = 10_000
 """With as many the p-values of the controls below are 1.2e-11 (shared noise), below 1e-300 (lossy) and 8e-30 (uniforms
@@ -51,19 +49,7 @@ LOSSLESS = [
 
 def fit(sequences: Iterable[tuple[int, ...]], target: torch.Tensor, length: int) -> float:
     """p-value of the chi-square test that sequences follow a Markov target."""
-    counts = Counter(sequences)
-    total = sum(counts.values())
-    law = exact_law(target, length)
-    assert all(law[path] > 0 for path in counts), "a sequence that the target cannot produce"
-    # sequences too rare for the chi-square law are pooled into one cell
-    common = [path for path, probability in law.items() if probability * total >= 5]
-    observed, expected = [counts[path] for path in common], [law[path] * total for path in common]
-    rest = total - sum(expected)
-    if rest > 1:
-        observed.append(total - sum(observed))
-        expected.append(rest)
-    scale = sum(observed) / sum(expected)
-    return float(stats.chisquare(observed, [value * scale for value in expected]).pvalue)
+    return fits(sequences, exact_law(target, length))
 
 
 def engine_of(method: VerificationMethod, sampling: DraftSampling, core: Core | None = None) -> Engine:

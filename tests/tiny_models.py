@@ -71,11 +71,15 @@ def random_target(kind: str = "llama", seed: int = 0, **changes: Any) -> TargetM
     return TargetModel(random_causal_lm(kind, seed, **changes), word_tokenizer(), name="tiny")
 
 
-def word_tokenizer(num_tokens: int = VOCAB_SIZE, swapped: bool = False) -> PreTrainedTokenizerFast:
-    """Tokens w0, w1, ...; `swapped` exchanges the ids of w7 and w8."""
+def word_tokenizer(
+    num_tokens: int = VOCAB_SIZE, swapped: bool = False, renamed: dict[str, int] | None = None
+) -> PreTrainedTokenizerFast:
+    """Tokens w0, w1, ...; `swapped` exchanges the ids of w7 and w8, `renamed` gives ids to tokens in their place."""
     ids = {f"w{index}": index for index in range(num_tokens)}
     if swapped:
         ids["w7"], ids["w8"] = ids["w8"], ids["w7"]
+    for token, index in (renamed or {}).items():
+        ids = {other: number for other, number in ids.items() if number != index} | {token: index}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(ids, unk_token="w1")), eos_token="w5")
 
 

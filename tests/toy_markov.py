@@ -6,10 +6,13 @@ The "hidden state" of a token is its one-hot vector, so that logits are rows of 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
@@ -177,3 +180,19 @@ def exact_law(target: Tensor, length: int) -> dict[tuple[int, ...], float]:
             probability *= float(target[before, after])
         law[path] = probability
     return law
+
+
+def fits(sequences: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], float]) -> float:
+    """p-value of the chi-square test that sequences follow a law."""
+    counts = Counter(sequences)
+    total = sum(counts.values())
+    assert all(law[path] > 0 for path in counts), "a sequence that the target cannot produce"
+    # sequences too rare for the chi-square law are pooled into one cell
+    common = [path for path, probability in law.items() if probability * total >= 5]
+    observed, expected = [counts[path] for path in common], [law[path] * total for path in common]
+    rest = total - sum(expected)
+    if rest > 1:
+        observed.append(total - sum(observed))
+        expected.append(rest)
+    scale = sum(observed) / sum(expected)
+    return float(stats.chisquare(observed, [value * scale for value in expected]).pvalue)

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from experiments.zoo.card import model_card
 from experiments.zoo.metrics import record, recorded
 from experiments.zoo.settings import Settings
+from harness.models.draft_model import load_draft_model
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import MtpConfig, MtpHead, load_mtp, save_mtp
 from harness.models.peagle import load_peagle
 from harness.models.target import load_target
-from harness.models.vocabulary import check_draft_model
 from harness.models.zoo import KINDS
 
 MAX_BYTES = 32_000_000
@@ -64,8 +64,7 @@ def check(settings: Settings) -> dict[str, Any]:
     if settings.mtp_path.is_file():
         models["mtp"] = load_mtp(None, target)
     if (out / "draft_model").is_dir():
-        models["draft_model"] = load_target(out / "draft_model", name="draft_model")
-        check_draft_model(models["draft_model"], target)
+        models["draft_model"] = load_draft_model(out / "draft_model", target)
     unread = {name: model.unused_keys for name, model in models.items() if model.unused_keys}
     if unread:
         raise ValueError(f"expected every stored tensor to be read, found unread ones: {unread}")

@@ -50,15 +50,15 @@ from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.drafters.tree_growth import TreeShape
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.dflash import DFlashHead, load_dflash
+from harness.models.draft_model import load_draft_model, random_draft_model
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import Head
 from harness.models.mtp import load_mtp
 from harness.models.peagle import PEagleHead, load_peagle
 from harness.models.random_head import random_dflash, random_eagle, random_eagle3, random_mtp, random_peagle
-from harness.models.random_target import architecture, random_model
-from harness.models.target import TargetModel, load_target
-from harness.models.vocabulary import check_draft_model, check_vocab_size
+from harness.models.random_target import architecture
+from harness.models.target import TargetModel
 from harness.models.zoo import ZOO, zoo_path
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
@@ -245,12 +245,6 @@ def _ngram(setup: DrafterSetup) -> Drafter:
     return NgramTreeDrafter(config.ngram_max, config.ngram_min, setup.tree, earliest)
 
 
-def _load_draft_model(folder: Path, target: TargetModel) -> TargetModel:
-    model = load_target(folder, device=target.device, dtype=target.dtype, name=folder.name)
-    check_draft_model(model, target)
-    return model
-
-
 def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     """The folder whose sizes a random head has: one that is named, or the zoo's for the zoo's own target.
 
@@ -270,17 +264,7 @@ def _random(make: Callable[[TargetModel, Path | None], Head]) -> Callable[[Draft
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
     path = zoo_path("draft_model", with_weights=False) if config.path is None and config.shape is None else config.path
     given = architecture(path, config.shape, revision=config.revision)
-    check_vocab_size(given.config.vocab_size, target, given.source)
-    return random_model(
-        given,
-        "drafter",
-        target.tokenizer,
-        target.device,
-        target.dtype,
-        config.shape or given.source.parent.name,
-        given.fields,
-        tokenizer_stands_in=target.tokenizer_stands_in,
-    )
+    return random_draft_model(given, config.shape or given.source.parent.name, target)
 
 
 _PARTS = [name for name in (*vars(Drafter), *Drafter.__annotations__) if not name.startswith("_")]
@@ -291,7 +275,7 @@ _SPECS = {
     DrafterKind.mtp: DrafterSpec(_chain, load_mtp, lambda config, target: random_mtp(target)),
     DrafterKind.peagle: DrafterSpec(_parallel, load_peagle, _random(random_peagle)),
     DrafterKind.dflash: DrafterSpec(_parallel, load_dflash, _random(random_dflash)),
-    DrafterKind.draft_model: DrafterSpec(_with_draft_model, _load_draft_model, _random_draft_model),
+    DrafterKind.draft_model: DrafterSpec(_with_draft_model, load_draft_model, _random_draft_model),
     DrafterKind.ngram: DrafterSpec(_ngram),
     DrafterKind.suffix: DrafterSpec(
         lambda setup: SuffixDrafter(setup.config.suffix_min, setup.config.suffix_factor, setup.config.suffix_history),

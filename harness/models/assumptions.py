@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.models.described import described_drafter
+from harness.models.described import described_drafter, described_target
+from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 from harness.settings.cell import CellConfig
-from harness.settings.models import DrafterKind
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 
 
 def assumed_of_head(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -31,6 +32,37 @@ def assumed_of_head(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def assumed_of_vocabulary(target: TargetConfig, drafter: DrafterConfig) -> tuple[str, ...]:
+    """Of a drafter's token ids, as far as files on this machine tell them.
+
+    Raises:
+        ValueError: they differ in meaning from the target's, or it cannot be told that they do not.
+    """
+    ours, theirs = described_target(target), described_drafter(drafter)
+    # the built-in models have one vocabulary
+    if ours is None or theirs is None or (target.is_built_in and drafter.path is None and drafter.shape is None):
+        return ()
+    num_rows, num_target_rows = theirs.vocab_size, ours.vocab_size
+    if type(num_rows) is not int or type(num_target_rows) is not int:
+        return ()
+    is_model = drafter.kind is DrafterKind.draft_model
+    is_random = drafter.weights is Weights.random
+    # those of a shape, and beside random weights, only stand in
+    folders = [
+        None if target.shape is not None else ours.source.parent,
+        None if is_random else theirs.source.parent,
+    ]
+    stated, own = (None if folder is None else stored_token_ids(folder) for folder in folders)
+    for folder, found in zip(folders, (stated, own), strict=True):
+        if folder is not None and found is None and has_tokenizer(folder):
+            # in a form that the loader alone reads
+            return ()
+    vocabularies = Vocabulary(num_target_rows, stated), Vocabulary(num_rows, own)
+    assumed = compared(*vocabularies, target.name, is_model and not is_random)
+    # of a head it follows from its tensors too
+    return (*assumed, *missing_ids(num_rows, num_target_rows)) if is_model else assumed
+
+
 def by_role(target: Sequence[str], drafter: Sequence[str]) -> tuple[str, ...]:
     """What was assumed of the models of a cell, each with whose file it is."""
     return (*(f"target: {text}" for text in target), *(f"drafter: {text}" for text in drafter))
@@ -39,4 +71,7 @@ def by_role(target: Sequence[str], drafter: Sequence[str]) -> tuple[str, ...]:
 def assumed_of_cell(cell: CellConfig) -> tuple[str, ...]:
     """What is known without weights: nothing of what is not on this machine, or of models that a server loads."""
     described = None if cell.is_served else described_drafter(cell.drafter)
-    return by_role((), () if described is None else assumed_of_head(cell.drafter.kind.value, described.fields))
+    if described is None:
+        return ()
+    of_head = assumed_of_head(cell.drafter.kind.value, described.fields)
+    return by_role((), (*of_head, *assumed_of_vocabulary(cell.target, cell.drafter)))

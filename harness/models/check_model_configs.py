@@ -1,4 +1,4 @@
-"""Checks of config.json against a run, before anything is loaded: model types, sizes of vocabularies, positions.
+"""Checks of config.json against a run, before anything is loaded: model types, token ids, positions.
 
 JSON and paths only. Models that do not lie in a folder yet, files that cannot be read and fields that are left out are
 for the loader.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.models.assumptions import assumed_of_vocabulary
 from harness.models.described import CONFIG, described_drafter, described_target
 from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
 from harness.models.shard_index import INDEX, missing_shards
@@ -22,8 +23,8 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
     Raises:
         SettingsError: a target of a type that is not supported, or whose weights or cache cannot take 8 bits, a drafter
-            with another vocabulary size, or files of a checkpoint that are missing: config.json, or what its index
-            names.
+            whose token ids mean something else, or files of a checkpoint that are missing: config.json, or what its
+            index names.
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
@@ -48,15 +49,13 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
             f"target.path: expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in "
             f"{described.source}; choose a target that this version runs"
         )
-    proposer = described_drafter(drafter)
-    if proposer is None or None in (described.vocab_size, proposer.vocab_size):
-        return
-    if proposer.vocab_size != described.vocab_size:
+    try:
+        assumed_of_vocabulary(target, drafter)
+    except ValueError as error:
+        proposer = described_drafter(drafter)
+        assert proposer is not None, "it was compared"
         key = "drafter.shape" if drafter.shape is not None else "drafter.path"
-        raise SettingsError(
-            f"{key}: expected vocab_size {described.vocab_size}, that of target {target.name}, found "
-            f"{proposer.vocab_size} in {proposer.source}; the drafter was made for another target, choose one for this"
-        )
+        raise SettingsError(f"{key}: {proposer.source}: {error}") from error
 
 
 def _check_rounding(cell: CellConfig) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.models.safetensors_header import StoredTensor, read_header
 from harness.models.shard_index import INDEX, not_there
@@ -111,6 +111,23 @@ def reason_of(error: Exception) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[:half]} ... {text[-half:]}"
 
 
+class StoredRows(NamedTuple):
+    """Which rows are read of a tensor that a file has more of."""
+
+    num_stored: int
+    read: slice | Tensor
+    """A slice, or [number] int64."""
+
+    @classmethod
+    def of_ids(cls, num_stored: int, num_ids: int) -> StoredRows:
+        """A row for each of so many token ids; those that the file does not have take its last row."""
+        if num_ids <= num_stored:
+            return cls(num_stored, slice(num_ids))
+        import torch
+
+        return cls(num_stored, torch.arange(num_ids).clamp_max(num_stored - 1))
+
+
 class Checkpoint:
     """The safetensors weights of a folder, opened lazily; use as a context manager.
 
@@ -125,6 +142,7 @@ class Checkpoint:
         self._stack = ExitStack()
         self._open: dict[Path, Any] = {}
         self._taken: set[str] = set()
+        self._rows: dict[str, StoredRows] = {}
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -149,9 +167,15 @@ class Checkpoint:
         except SafetensorError as error:
             raise CheckpointError(not_in_file(name, path)) from error
 
+    def read_rows(self, name: str, rows: StoredRows) -> None:
+        """Let `take` and `put` give some rows of a tensor, whose shape is then that of what they give."""
+        self._rows[name] = rows
+
     def take(self, name: str, shape: Iterable[int]) -> Tensor:
         """One tensor, on the CPU in the file's dtype. Raises CheckpointError when it is missing or misshapen."""
-        expected = list(shape)
+        expected, rows = list(shape), self._rows.get(name)
+        if rows is not None:
+            expected[0] = rows.num_stored
         if name not in self._files:
             raise CheckpointError(
                 f"{self.folder}: expected a tensor {name} of shape {expected}, found none of that name among "
@@ -164,7 +188,8 @@ class Checkpoint:
                 f"config.json and weights do not belong together, or not to this target"
             )
         self._taken.add(name)
-        return self._handle(path).get_tensor(name)
+        stored: Tensor = self._handle(path).get_tensor(name)
+        return stored if rows is None else stored[rows.read]
 
     def put(self, name: str, place: Tensor) -> None:
         """Copy one tensor to a place of its shape, in the place's dtype. Raises CheckpointError as `take` does."""

@@ -173,6 +173,18 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
     return config
 
 
+def resized(config: PreTrainedConfig, num_rows: int) -> PreTrainedConfig:
+    """A configuration whose vocabulary has so many rows."""
+    if config.vocab_size == num_rows:
+        return config
+    changed = copy.deepcopy(config)
+    changed.vocab_size = num_rows
+    padding = getattr(changed, "pad_token_id", None)
+    # an embedding takes no padding token beyond its rows
+    changed.pad_token_id = padding if padding is not None and padding < num_rows else None
+    return changed
+
+
 def _layer_field_names(config: PreTrainedConfig) -> set[str]:
     """The fields that a configuration's class knows, under the names of old files and new ones."""
     return set(type(config)().to_dict()) | OLDER_NAMES

@@ -26,14 +26,15 @@ from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_fo
 from harness.models.cost import Cost, ModelCost
 from harness.models.decoder_layer import View, layer_types, with_slots
 from harness.models.dflash_config import DFlashConfig
-from harness.models.draft_vocabulary import read_vocabulary, register_vocabulary
+from harness.models.draft_vocabulary import is_in_order, read_vocabulary, register_vocabulary
 from harness.models.fused import layer as fused
 from harness.models.head import Head
 from harness.models.layer_forward import is_fused, linear, norm, run_layers
 from harness.models.llama_layers import turned
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel, TargetOutput
-from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.token_ids import missing_ids
+from harness.models.vocabulary import check_head_vocabulary
 
 OUTPUT = "lm_head.weight"
 
@@ -128,35 +129,44 @@ def load_dflash(path: str | Path, target: TargetModel, *, revision: str | None =
     folder = checkpoint_folder(path, revision)
     source = folder / "config.json"
     config = DFlashConfig.from_dict(read_json(source), target, source)
-    check_vocab_size(config.layer.vocab_size, target, source)
-    check_folder_tokenizer(folder, target)
+    num_rows = config.layer.vocab_size
+    assumed = check_head_vocabulary(num_rows, folder, target, source)
     with Checkpoint(folder) as checkpoint:
-        ids = read_vocabulary(checkpoint, config.draft_vocab_size, target)
-        if ids is None and OUTPUT in checkpoint:
-            # a matrix of its own over all tokens, which may be a copy of the target's
-            ids = torch.arange(target.vocab_size, device="cpu")
-        with on_meta(target.device):
-            head = DFlashHead(config, target, draft_token_ids=ids)
-        if ids is not None and OUTPUT not in checkpoint:
+        vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)
+        size, ids = vocabulary.size, vocabulary.token_ids
+        if OUTPUT in checkpoint:
+            checkpoint.read_rows(OUTPUT, vocabulary.rows)
+            # a matrix of its own over all tokens may be a copy of the target's
+            ids = torch.arange(target.vocab_size, device="cpu") if ids is None else ids
+        elif config.draft_vocab_size == num_rows and is_in_order(ids):
+            size, ids = target.vocab_size, None
+        else:
             raise CheckpointError(
                 f"{folder}: expected {OUTPUT} for its own {config.draft_vocab_size} draft tokens, found none"
             )
+        with on_meta(target.device):
+            head = DFlashHead(config.of_vocabulary(target.vocab_size, size), target, draft_token_ids=ids)
         head.fill(checkpoint)
-        _check_embedding(checkpoint, target)
+        _check_embedding(checkpoint, target, num_rows)
         checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
         unused = checkpoint.unused()
     head.path = folder
     head.unused_keys = report_unused(folder, unused, ("layers.", "fc", "norm.", "hidden_norm.", "lm_head."))
+    if config.draft_vocab_size == num_rows:
+        are_drafted = not head.has_own_output
+        assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, are_drafted=are_drafted, are_read=False))
+    head.assumptions += assumed
     return head.eval().requires_grad_(False)
 
 
-def _check_embedding(checkpoint: Checkpoint, target: TargetModel) -> None:
+def _check_embedding(checkpoint: Checkpoint, target: TargetModel, num_rows: int) -> None:
     """Raise CheckpointError where a file's embedding is not the target's, which the head is run with."""
     name = "embed_tokens.weight"
     if name not in checkpoint:
         return
-    weight = checkpoint.take(name, (target.vocab_size, target.hidden_size)).to(target.device, target.dtype)
-    if not weight.is_meta and not torch.equal(weight, target.embed_weight):
+    weight = checkpoint.take(name, (num_rows, target.hidden_size)).to(target.device, target.dtype)
+    num_shared = min(num_rows, target.vocab_size)
+    if not weight.is_meta and not torch.equal(weight[:num_shared], target.embed_weight[:num_shared]):
         raise CheckpointError(
             f"{checkpoint.folder}: expected {name} to be that of target {target.name}, found another one; the head was "
             f"made for another target"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
-from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized, warn_of_unknown
 from harness.models.eagle3_config import UNREAD_FIELDS, check_kind, stated_draft_vocab_size, stated_verifier
 from harness.models.target import TargetModel
 
@@ -131,6 +131,10 @@ class DFlashConfig:
             _whole_number(own, "block_size", source),
             _whole_number(own, "mask_token_id", source),
         )
+
+    def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:
+        """The same for a vocabulary of so many rows, padding left out or added."""
+        return replace(self, layer=resized(self.layer, num_rows), draft_vocab_size=draft_vocab_size)
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the context, the mask or the embedding cannot come from this target."""

@@ -6,10 +6,12 @@ t2d [V] bool          target ids that can be drafted
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from harness.models.checkpoint import Checkpoint, CheckpointError
+from harness.models.checkpoint import Checkpoint, CheckpointError, StoredRows
 from harness.models.head import Head
 from harness.models.target import TargetModel
 
@@ -42,16 +44,41 @@ def register_vocabulary(head: Head, name: str, size: int, draft_token_ids: Tenso
     head.draft_to_target = None if same else ids.to(target.device)
 
 
-def read_vocabulary(checkpoint: Checkpoint, size: int, target: TargetModel) -> Tensor | None:
-    """[V_draft] int64 target ids of the draft tokens, from the offsets `d2t`, checked against `t2d`; None for all."""
-    if "d2t" not in checkpoint and size == target.vocab_size:
-        return None
-    ids = torch.arange(size) + checkpoint.take("d2t", (size,)).to(torch.int64)
+class DraftVocabulary(NamedTuple):
+    """The tokens of a file that a head proposes to its target."""
+
+    size: int
+    """V_draft."""
+    token_ids: Tensor | None
+    """[V_draft] int64 target ids; None for all of the target's."""
+    rows: StoredRows
+    """Their rows of the file's own output matrix."""
+
+
+def read_vocabulary(checkpoint: Checkpoint, size: int, num_rows: int, target: TargetModel) -> DraftVocabulary:
+    """The draft tokens from the offsets `d2t`, checked against `t2d`; without these, all tokens of a file's vocabulary.
+
+    Args:
+        size: draft tokens of the file.
+        num_rows: of the vocabulary that the file was made for. Where it is padded further than the target's, ids beyond
+            that are left out.
+    """
+    num_ids, all_of_file = target.vocab_size, torch.arange(size)
+    if "d2t" not in checkpoint and size == num_rows:
+        rows = StoredRows(size, slice(num_ids))
+        return DraftVocabulary(min(size, num_ids), None if size >= num_ids else all_of_file, rows)
+    ids = all_of_file + checkpoint.take("d2t", (size,)).to(torch.int64)
     if "t2d" in checkpoint:
-        listed = checkpoint.take("t2d", (target.vocab_size,)).nonzero().flatten()
+        listed = checkpoint.take("t2d", (num_rows,)).nonzero().flatten()
         if not torch.equal(listed, ids.sort().values):
             raise CheckpointError(
                 f"{checkpoint.folder}: expected d2t and t2d to name the same tokens, found {size} and "
                 f"{listed.numel()} tokens that differ"
             )
-    return ids
+    kept = (ids < num_ids).nonzero().flatten() if num_rows > num_ids else all_of_file
+    return DraftVocabulary(len(kept), ids[kept], StoredRows(size, kept))
+
+
+def is_in_order(token_ids: Tensor | None) -> bool:
+    """Whether draft ids are the target's, from the first on."""
+    return token_ids is None or torch.equal(token_ids, torch.arange(len(token_ids)))

@@ -9,7 +9,7 @@ Source: Li et al., EAGLE: Speculative Sampling Requires Rethinking Feature Uncer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from harness.models.decoder_layer import (
     layer_config,
     layer_fields,
     layer_types,
+    resized,
     with_slots,
 )
 from harness.models.direct_layer import only
@@ -30,7 +31,8 @@ from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, join_embedded, project
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel
-from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.token_ids import missing_ids
+from harness.models.vocabulary import check_head_vocabulary
 from harness.models.zoo import zoo_path
 
 
@@ -52,6 +54,10 @@ class EagleConfig:
     def from_dict(cls, data: dict[str, Any], source: object = "config.json") -> EagleConfig:
         fields = {key: value for key, value in data.items() if key != "bias"}
         return cls(layer_config(fields, source), data.get("bias", True))
+
+    def of_vocabulary(self, num_rows: int) -> EagleConfig:
+        """The same for a vocabulary of so many rows, padding left out or added."""
+        return replace(self, layer=resized(self.layer, num_rows))
 
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json."""
@@ -100,13 +106,16 @@ def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | 
     folder = zoo_path("eagle") if path is None else checkpoint_folder(path, revision)
     source = folder / "config.json"
     config = EagleConfig.from_dict(read_json(source), source)
-    check_vocab_size(config.layer.vocab_size, target, source)
-    check_folder_tokenizer(folder, target)
+    num_rows = config.layer.vocab_size
+    assumed = check_head_vocabulary(num_rows, folder, target, source)
+    config = config.of_vocabulary(target.vocab_size)
     with Checkpoint(folder) as checkpoint:
-        embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size)
+        embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size, num_rows)
         with on_meta(target.device):
             head = EagleHead(config, target, own_embedding=embedding is not None)
         head.fill(checkpoint)
         unused = checkpoint.unused()
     head.path, head.unused_keys = folder, report_unused(folder, unused, ("layers.", "fc."))
+    has_embedding = embedding is not None
+    head.assumptions += (*assumed, *missing_ids(num_rows, target.vocab_size, are_drafted=True, are_read=has_embedding))
     return head.eval().requires_grad_(False)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
 from harness.models.decoder_layer import (
     View,
     layer_types,
     with_slots,
 )
 from harness.models.direct_layer import only
-from harness.models.draft_vocabulary import read_vocabulary, register_vocabulary
+from harness.models.draft_vocabulary import DraftVocabulary, is_in_order, read_vocabulary, register_vocabulary
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import (
@@ -37,9 +37,12 @@ from harness.models.layer_forward import (
 )
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel, TargetOutput
-from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.token_ids import missing_ids
+from harness.models.vocabulary import check_head_vocabulary
 from harness.models.zoo import zoo_path
 
+EMBEDDING = "embed_tokens.weight"
+OUTPUT = "lm_head.weight"
 LAYER_PREFIX = "layers.0."
 ORIGINAL_LAYER_PREFIX = "midlayer."
 
@@ -49,6 +52,7 @@ class Eagle3Head(Head):
 
     draft_token_ids: [V_draft] int64, the target ids it can propose, ascending; None takes all, or the first ones.
     own_embedding: whether it has an embedding of its own (it normally shares the target's).
+    own_output: whether it has an output matrix of its own; without one it takes the target's, and proposes all tokens.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Eagle3Head(Head):
         *,
         draft_token_ids: Tensor | None = None,
         own_embedding: bool = False,
+        own_output: bool = True,
     ) -> None:
         super().__init__(config.layer, target)
         config.check_target(target)
@@ -71,7 +76,8 @@ class Eagle3Head(Head):
         self.layers = nn.ModuleList([eagle3_layer(layer), *others])
         self.fc = nn.Linear(joined_size, hidden_size, bias=False)
         self.norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
-        self.lm_head = nn.Linear(hidden_size, config.draft_vocab_size, bias=False)
+        if own_output:
+            self.lm_head = nn.Linear(hidden_size, config.draft_vocab_size, bias=False)
         if config.norm_before_fc:
             self.input_norm = types.norm(joined_size, eps=layer.rms_norm_eps)
         if config.fc_norm:
@@ -101,11 +107,11 @@ class Eagle3Head(Head):
 
     @property
     def has_own_output(self) -> bool:
-        return True
+        return "lm_head" in self._modules
 
     @property
     def output_matrix(self) -> Tensor:
-        return self.lm_head.weight
+        return self.lm_head.weight if self.has_own_output else self.target.output_matrix
 
     @property
     def joining(self) -> list[nn.Parameter]:
@@ -162,13 +168,25 @@ def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str |
 
 def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, target: TargetModel) -> AnyEagle3Head:
     """A frozen head with the weights of a folder, in either layout. Raises ValueError as load_target does."""
-    check_vocab_size(config.layer.vocab_size, target, folder / "config.json")
-    check_folder_tokenizer(folder, target)
+    num_rows = config.layer.vocab_size
+    assumed = check_head_vocabulary(num_rows, folder, target, folder / "config.json")
     with Checkpoint(folder) as checkpoint:
-        embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, config.layer.hidden_size)
-        vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, target)
+        embedding = stored_embedding(checkpoint, EMBEDDING, target, config.layer.hidden_size, num_rows)
+        vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)
+        own_output = OUTPUT in checkpoint
+        if own_output:
+            checkpoint.read_rows(OUTPUT, vocabulary.rows)
+        else:
+            vocabulary = _without_output(vocabulary, config, folder, target)
+            assumed = (*assumed, "it has no lm_head, and the target's output matrix is taken")
         with on_meta(target.device):
-            head = kind(config, target, draft_token_ids=vocabulary, own_embedding=embedding is not None)
+            head = kind(
+                config.of_vocabulary(target.vocab_size, vocabulary.size),
+                target,
+                draft_token_ids=vocabulary.token_ids,
+                own_embedding=embedding is not None,
+                own_output=own_output,
+            )
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
         checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
@@ -177,4 +195,25 @@ def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, tar
         folder,
         report_unused(folder, unused, ("layers.", ORIGINAL_LAYER_PREFIX, "fc", "norm.", "input_norm.", "lm_head.")),
     )
+    if config.draft_vocab_size == num_rows:
+        given = {"are_drafted": not own_output, "are_read": embedding is not None}
+        assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, **given))
+    head.assumptions += assumed
     return head.eval().requires_grad_(False)
+
+
+def _without_output(
+    vocabulary: DraftVocabulary, config: Eagle3Config, folder: Path, target: TargetModel
+) -> DraftVocabulary:
+    """All tokens of the target, whose output matrix stands in for one that a file does not have.
+
+    Raises CheckpointError where the head cannot be run with that matrix.
+    """
+    is_all = config.draft_vocab_size == config.layer.vocab_size and is_in_order(vocabulary.token_ids)
+    if not is_all or config.layer.hidden_size != target.hidden_size:
+        raise CheckpointError(
+            f"{folder}: expected {OUTPUT}, or a head over all {config.layer.vocab_size} tokens and of hidden_size "
+            f"{target.hidden_size}, which takes the output matrix of target {target.name}; found none, "
+            f"draft_vocab_size {config.draft_vocab_size} and hidden_size {config.layer.hidden_size}"
+        )
+    return DraftVocabulary(target.vocab_size, None, vocabulary.rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
 from harness.models.assumptions import assumed_of_head
-from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, warn_of_unknown
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized, warn_of_unknown
 from harness.models.target import TargetModel
 
 READ_FIELDS = {
@@ -97,6 +97,10 @@ class Eagle3Config:
         """Read either layout; what the file leaves out is filled from the target."""
         check_kind(data, cls.kind, source)
         return cls(**eagle3_fields(data, target, source), assumptions=assumed_of_head(cls.kind, data))
+
+    def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:
+        """The same for a vocabulary of so many rows, padding left out or added."""
+        return replace(self, layer=resized(self.layer, num_rows), draft_vocab_size=draft_vocab_size)
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the auxiliary states cannot come from this target."""

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import SINGLE, Checkpoint, WeightSource
+from harness.models.checkpoint import SINGLE, Checkpoint, StoredRows, WeightSource
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import View
 from harness.models.expert_weights import put_tensor, stored_tensors
@@ -219,13 +219,20 @@ def as_stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def stored_embedding(checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int) -> Tensor | None:
+def stored_embedding(
+    checkpoint: Checkpoint, key: str, target: TargetModel, hidden_size: int, num_rows: int | None = None
+) -> Tensor | None:
     """A head's stored embedding [V, H]; None when there is none or it equals the target's and can be shared.
 
     Beside a meta model, which has no values to compare with, one of the target's width counts as equal.
+    num_rows: of the file, if it is padded otherwise than the target; ids that it does not have are read as its last.
     """
     if key not in checkpoint:
         return None
+    num_stored = target.vocab_size if num_rows is None else num_rows
+    if num_stored != target.vocab_size:
+        checkpoint.read_rows(key, StoredRows.of_ids(num_stored, target.vocab_size))
     weight = checkpoint.take(key, (target.vocab_size, hidden_size)).to(target.device, target.dtype)
-    same_width = weight.shape[1] == target.hidden_size
-    return None if same_width and (weight.is_meta or torch.equal(weight, target.embed_weight)) else weight
+    same_width, num_shared = hidden_size == target.hidden_size, min(num_stored, target.vocab_size)
+    is_same = same_width and (weight.is_meta or torch.equal(weight[:num_shared], target.embed_weight[:num_shared]))
+    return None if is_same else weight

@@ -25,7 +25,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Glm4MoeLiteConfig
 
-from harness.models.checkpoint import SINGLE, Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import (
+    SINGLE,
+    Checkpoint,
+    CheckpointError,
+    StoredRows,
+    checkpoint_folder,
+    read_json,
+    report_unused,
+)
 from harness.models.decoder_layer import (
     View,
     layer_types,
@@ -37,7 +45,7 @@ from harness.models.head import Head, HeadOutput, as_stored
 from harness.models.layer_forward import join_embedded, project, run_layer
 from harness.models.meta import on_meta
 from harness.models.target import TargetModel
-from harness.models.vocabulary import check_folder_tokenizer, check_vocab_size
+from harness.models.vocabulary import check_head_vocabulary
 
 
 @dataclass(frozen=True)
@@ -144,9 +152,11 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
             f"{source}: expected num_nextn_predict_layers 1 or more, found {count}; "
             f"target {target.name} has no MTP layer, choose another drafter"
         )
+    num_rows = target.vocab_size
+    assumed: tuple[str, ...] = ()
     if folder != target.path:
-        check_vocab_size(fields.get("vocab_size", target.vocab_size), target, source)
-        check_folder_tokenizer(folder, target)
+        num_rows = fields.get("vocab_size", target.vocab_size)
+        assumed = check_head_vocabulary(num_rows, folder, target, source)
     index = target.num_layers
     prefix = f"model.layers.{index}."
     with Checkpoint(folder) as checkpoint:
@@ -160,13 +170,28 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
             own_head=f"{prefix}shared_head.head.weight" in checkpoint,
             own_embedding=f"{prefix}embed_tokens.weight" in checkpoint,
         )
+        if num_rows != target.vocab_size:
+            _leave_out_padding(checkpoint, prefix, num_rows, target)
         with on_meta(target.device):
             head = MtpHead(config, target)
         head.fill(checkpoint)
         announced = tuple(f"model.layers.{index + number}." for number in range(count))
         unused = [name for name in checkpoint.unused() if name.startswith(announced)]
     head.path, head.unused_keys = folder, report_unused(folder, unused, (prefix,))
+    head.assumptions += assumed
     return head.eval().requires_grad_(False)
+
+
+def _leave_out_padding(checkpoint: Checkpoint, prefix: str, num_rows: int, target: TargetModel) -> None:
+    """Read the target's rows of what a layer of another folder has for every token. Raises CheckpointError for fewer
+    rows than these, of which a layer that drafts all tokens cannot make up the others."""
+    if num_rows < target.vocab_size:
+        raise CheckpointError(
+            f"{checkpoint.folder}: expected vocab_size {target.vocab_size}, that of target {target.name}, or more, "
+            f"found {num_rows}; take the MTP layer of the target's own folder"
+        )
+    for name in ("shared_head.head.weight", "embed_tokens.weight"):
+        checkpoint.read_rows(f"{prefix}{name}", StoredRows.of_ids(num_rows, target.vocab_size))
 
 
 def save_mtp(head: MtpHead, folder: str | Path, dtype: torch.dtype | None = None) -> None:

@@ -30,7 +30,7 @@ from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
 from harness.models.target import TargetModel
-from harness.models.vocabulary import check_vocab_size
+from harness.models.vocabulary import check_head_vocabulary
 
 DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""
@@ -53,7 +53,8 @@ def random_eagle(target: TargetModel, folder: Path | None = None) -> EagleHead:
     else:
         source = folder / "config.json"
         config = EagleConfig.from_dict(read_json(source), source)
-        check_vocab_size(config.layer.vocab_size, target, source)
+        check_head_vocabulary(config.layer.vocab_size, None, target, source)
+        config = config.of_vocabulary(target.vocab_size)
     return _drawn(lambda owner: EagleHead(config, owner), target, config.to_dict())
 
 
@@ -96,7 +97,8 @@ def random_dflash(target: TargetModel, folder: Path | None = None) -> DFlashHead
     else:
         source = folder / "config.json"
         config = DFlashConfig.from_dict(read_json(source), target, source)
-        check_vocab_size(config.layer.vocab_size, target, source)
+        check_head_vocabulary(config.layer.vocab_size, None, target, source)
+        config = config.of_vocabulary(target.vocab_size, _num_drafted(config, target))
     size, ids = config.draft_vocab_size, None
     if size < target.vocab_size:
         ids = spread_ids(size, target.vocab_size)
@@ -126,8 +128,14 @@ def _eagle3_sizes(target: TargetModel, num_layers: int = 1) -> dict[str, Any]:
 def _read(kind: type[AnyEagle3Config], folder: Path, target: TargetModel) -> AnyEagle3Config:
     source = folder / "config.json"
     config = kind.from_dict(read_json(source), target, source)
-    check_vocab_size(config.layer.vocab_size, target, source)
-    return config
+    check_head_vocabulary(config.layer.vocab_size, None, target, source)
+    return config.of_vocabulary(target.vocab_size, _num_drafted(config, target))
+
+
+def _num_drafted(config: Eagle3Config | DFlashConfig, target: TargetModel) -> int:
+    """Draft tokens of a file: all of the target's where they are all of the file's."""
+    is_all = config.draft_vocab_size == config.layer.vocab_size
+    return target.vocab_size if is_all else min(config.draft_vocab_size, target.vocab_size)
 
 
 def _drawn_eagle3(kind: Callable[..., AnyHead], config: Eagle3Config, target: TargetModel) -> AnyHead:

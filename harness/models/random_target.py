@@ -19,7 +19,8 @@ from harness.models.meta import made_on_meta
 from harness.models.random_weights import RandomWeights, random_fingerprint
 from harness.models.shape import SHAPES, read_shape
 from harness.models.target import TargetModel, read_config
-from harness.models.tokenizer import has_tokenizer, load_tokenizer
+from harness.models.token_ids import has_tokenizer
+from harness.models.tokenizer import load_tokenizer
 from harness.models.zoo import zoo_path
 
 

@@ -18,6 +18,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from harness.models.checkpoint import (
     Checkpoint,
+    StoredRows,
     checkpoint_folder,
     configured_by,
     read_json,
@@ -29,6 +30,7 @@ from harness.models.decoder_layer import (
     cache_shape,
     infer_dense_layers,
     layer_types,
+    resized,
     use_slots,
     with_slots,
 )
@@ -93,6 +95,8 @@ class TargetModel:
         """Unused tensors of the checkpoint."""
         self.assumptions: tuple[str, ...] = ()
         """What its files do not say and was taken, or what the user vouched for; one sentence each."""
+        self.reads_unknown_ids = False
+        """Whether ids beyond its vocabulary, which another model has, are read as its last one."""
         slots_config = with_slots(self.config)
         for layer in causal_lm.model.layers:
             use_slots(layer, slots_config)
@@ -184,6 +188,8 @@ class TargetModel:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[...] int64 -> [..., H]."""
+        if self.reads_unknown_ids:
+            token_ids = token_ids.clamp_max(self.vocab_size - 1)
         return embedded(token_ids, self.embed_weight)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
@@ -263,11 +269,14 @@ def load_target(
     trust_remote_code: bool = False,
     name: str = "zoo",
     in_fp8: bool = False,
+    tokenizer: Any = None,
+    most_ids: int | None = None,
 ) -> TargetModel:
-    """Load a target with frozen weights and its tokenizer.
+    """Load a target, or a draft model, with frozen weights and its tokenizer.
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
     in_fp8: round the projections of the layers to 8 bits (harness.models.fp8_linear).
+    tokenizer: None is the folder's own. most_ids: token ids that are kept; None keeps all.
     Raises ValueError when the model type is not supported, or not in 8 bits; when weights are missing, misshapen or
     pickled; or when there is no tokenizer. Tensors that nothing uses are warned about (refused in a layer other than
     MTP), except those of MTP layers that the configuration announces.
@@ -275,11 +284,18 @@ def load_target(
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     source = folder / "config.json"
     config, _ = read_config(source, trust_remote_code)
+    num_stored = config.vocab_size
+    if most_ids is not None and most_ids < num_stored:
+        config = resized(config, most_ids)
     types = layer_types(config, source)
-    tokenizer = load_tokenizer(folder, trust_remote_code)
+    if tokenizer is None:
+        tokenizer = load_tokenizer(folder, trust_remote_code)
     with configured_by(source), made_on_meta():
         causal_lm = types.causal_lm(config)
     with Checkpoint(folder) as checkpoint:
+        if config.vocab_size < num_stored:
+            for matrix in ("model.embed_tokens.weight", "lm_head.weight"):
+                checkpoint.read_rows(matrix, StoredRows.of_ids(num_stored, config.vocab_size))
         fill(causal_lm, checkpoint, device, dtype, in_fp8)
         checkpoint.ignore(mtp_prefixes(config))
         unused = checkpoint.unused()

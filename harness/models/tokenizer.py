@@ -11,14 +11,8 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFas
 
 from harness.models.checkpoint import CheckpointError, read_json, reason_of
 from harness.models.llama_config import own_config_class
+from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.strict_json import shown
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder holds a tokenizer."""
-    return any((folder / file).is_file() for file in TOKENIZER_FILES)
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:

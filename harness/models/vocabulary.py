@@ -1,4 +1,4 @@
-"""Whether a drafter speaks its target's language: vocabulary sizes and tokenizers are compared token by token."""
+"""The vocabulary of a drafter beside its target's, compared when it is loaded."""
 
 from __future__ import annotations
 
@@ -6,48 +6,40 @@ from pathlib import Path
 from typing import Any
 
 from harness.models.target import TargetModel
-from harness.models.tokenizer import has_tokenizer, load_own_tokenizer, load_tokenizer
+from harness.models.token_ids import TOKENIZER, Vocabulary, compared, has_tokenizer
+from harness.models.tokenizer import load_own_tokenizer, load_tokenizer
 
 
-def check_vocab_size(found: int, target: TargetModel, source: object) -> None:
-    """Raise ValueError when a drafter's configuration names another vocabulary size than the target's."""
-    if found != target.vocab_size:
-        raise ValueError(
-            f"{source}: expected vocab_size {target.vocab_size}, that of target {target.name}, found {found}; "
-            f"the drafter was made for another target"
-        )
+def check_head_vocabulary(num_rows: int, folder: Path | None, target: TargetModel, source: object) -> tuple[str, ...]:
+    """Compare a head's vocabulary with its target's.
 
+    Args:
+        num_rows: of its vocabulary, by its configuration.
+        folder: whose tokenizer is compared, if it has one; None compares sizes alone.
+        source: names the configuration in errors.
 
-def check_folder_tokenizer(folder: Path, target: TargetModel) -> None:
-    """Compare the tokenizer that lies in a drafter's folder, if there is one, with the target's."""
-    if (folder / "tokenizer.json").is_file():
-        # that of a head may be of a model type that transformers does not know
-        check_same_tokenizer(load_own_tokenizer(folder), target, folder)
-    elif has_tokenizer(folder):
-        check_same_tokenizer(load_tokenizer(folder), target, folder)
+    Returns:
+        What is taken for granted, one sentence each.
 
-
-def check_same_tokenizer(tokenizer: Any, target: TargetModel, source: object) -> None:
-    """Raise ValueError when a drafter's tokenizer maps any token to another id than the target's does.
-
-    A target whose tokenizer only stands in has nothing to compare with: its tokens have no meaning.
+    Raises:
+        ValueError: ids mean something else, or it cannot be told that they mean the same.
     """
-    if target.tokenizer_stands_in:
-        return
-    ours, theirs = target.tokenizer.get_vocab(), tokenizer.get_vocab()
-    if ours == theirs:
-        return
-    differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
-    token = differing[0]
-    raise ValueError(
-        f"{source}: expected the tokenizer of target {target.name} ({len(ours)} tokens), found one with "
-        f"{len(theirs)} tokens that differs in {len(differing)}, for example {token!r}: id {ours.get(token)} in the "
-        f"target, {theirs.get(token)} in the drafter; choose a drafter with the target's tokenizer"
-    )
+    tokenizer = None
+    if folder is not None and (folder / TOKENIZER).is_file():
+        # that of a head may be of a model type that transformers does not know
+        tokenizer = load_own_tokenizer(folder)
+    elif folder is not None and has_tokenizer(folder):
+        tokenizer = load_tokenizer(folder)
+    return check_vocabulary(num_rows, tokenizer, target, source)
 
 
-def check_draft_model(draft_model: TargetModel, target: TargetModel) -> None:
-    """Raise ValueError unless an independent draft model has the target's vocabulary."""
-    source = draft_model.path or draft_model.name
-    check_vocab_size(draft_model.vocab_size, target, source)
-    check_same_tokenizer(draft_model.tokenizer, target, source)
+def check_vocabulary(
+    num_rows: int, tokenizer: Any | None, target: TargetModel, source: object, *, is_model: bool = False
+) -> tuple[str, ...]:
+    """The same for a tokenizer that is loaded; None for none. is_model: see `compared` of token_ids."""
+    ours = Vocabulary(target.vocab_size, None if target.tokenizer_stands_in else target.tokenizer.get_vocab())
+    theirs = Vocabulary(num_rows, None if tokenizer is None else tokenizer.get_vocab())
+    try:
+        return compared(ours, theirs, target.name, is_model)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
