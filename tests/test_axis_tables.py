@@ -1,5 +1,6 @@
 """The tables that answer a question about one axis: the best K, where speculation pays, drafting by verification."""
 
+from math import exp, log
 from statistics import mean, stdev
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from harness.metrics.cell import read_results
 from harness.metrics.comparison import series_along
 from harness.metrics.estimates import Estimate
+from harness.metrics.intervals import MIN_REPEATS
 from harness.metrics.recorded_terms import recorded_cells
 from harness.report.console import print_summary
+from harness.report.latex import entry_text
 from harness.report.tables.concurrency import concurrency_tables, verdict
 from harness.report.tables.depth import BEST, EQUAL, WORSE, depth_tables
 from harness.report.tables.drafting import drafting_tables
@@ -200,27 +203,46 @@ def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
 
 def test_repeats_over_seeds_have_a_mean_and_an_interval():
     """Would catch an interval over prompts in its place, seeds of two cells together, and cells without repeats."""
-    seeds = [item for seed in (0, 1, 2) for item in (baseline(seed=seed), repeat(seed))]
+    seeds = [item for seed in range(MIN_REPEATS) for item in (baseline(seed=seed), repeat(seed))]
     results = analysed(*seeds, cell(2, seed=7))
     (table,) = repeats_tables(results)
-    assert column(table, "drafter") == ["none", "eagle3"] and column(table, "seeds") == ["0, 1, 2"] * 2
+    assert column(table, "drafter") == ["none", "eagle3"] and column(table, "seeds") == ["0, 1, 2, 3, 4"] * 2
     group = [item for item in results if item["num_speculative_tokens"] == 3]
     values = [item.estimate("mean_acceptance_length").value for item in group]
-    reach = 4.302652729911275 * stdev(values) / 3**0.5
     found = table.rows[1][table.header.index("acceptance length")]
-    assert (found.value, found.low, found.high) == pytest.approx(
-        (mean(values), mean(values) - reach, mean(values) + reach)
-    )
+    # a length is between 1 and 1 + K = 4, and the derivative of log((x - 1) / (4 - x)) is 3 / ((x - 1) (4 - x))
+    above, below = mean(values) - 1, 4 - mean(values)
+    reach = 2.7764451051977987 * stdev(values) / 5**0.5 * 3 / (above * below)
+    low, high = (1 + 3 / (1 + exp(-log(above / below) - end)) for end in (-reach, reach))
+    assert (found.value, found.low, found.high) == pytest.approx((mean(values), low, high))
     assert repeats_tables(analysed(baseline(), cell())) == []
 
 
-def test_two_repeats_have_a_mean_and_no_interval(capsys):
-    """Would catch an acceptance rate of 0.5 [-0.4, 1.4], and a mean that the terminal does not show."""
-    results = analysed(*(item for seed in (0, 1) for item in (baseline(seed=seed), repeat(seed))))
+def test_an_interval_over_seeds_stays_within_the_range_of_its_metric():
+    """Would catch an acceptance rate of -8.6 to 72.4 %, and a length above K + 1 or below 1."""
+    rates = (0.01, 0.02, 0.01, 0.3, 0.02)
+    for one, last in ((0, 1), (1, 0)):
+        cells = [
+            simulated_cell(config(seed=seed), [abs(last - rate)] * 3, num_prompts=4, seed=seed, spread=0.0)
+            for seed, rate in enumerate(rates)
+        ]
+        (table,) = repeats_tables(analysed(*cells))
+        rate, length = (
+            table.rows[0][table.header.index(name)] for name in ("acceptance rate (%)", "acceptance length")
+        )
+        assert 0 < rate.low < rate.value < rate.high < 1 and 1 < length.low < length.value < length.high < 4, one
+
+
+def test_few_repeats_have_a_mean_and_their_values(capsys):
+    """Would catch an acceptance rate of 0.5 [-0.4, 1.4], seeds in another order than named, and a terminal, a page or
+    LaTeX that shows the mean alone."""
+    results = analysed(*(item for seed in (2, 0) for item in (baseline(seed=seed), repeat(seed))))
     print_summary(results)
     (table,) = repeats_tables(results)
     found = table.rows[1][table.header.index("acceptance length")]
-    values = [item.estimate("mean_acceptance_length").value for item in results if not item.is_baseline]
-    assert found.value == pytest.approx(mean(values)) and str(found).endswith("[n/a]")
+    values = {item["seed"]: item.estimate("mean_acceptance_length").value for item in results if not item.is_baseline}
+    texts = ", ".join(f"{values[seed]:.2f}" for seed in (0, 2))
+    assert str(found) == f"{mean(values.values()):.2f} {{{texts}}}" and column(table, "seeds") == ["0, 2"] * 2
     shown = capsys.readouterr().out
     assert table.title in shown and str(found) in shown
+    assert rf"\{{{texts}\}}" in entry_text(found) and f"{{{texts}}}" in table.to_csv()

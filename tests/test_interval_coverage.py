@@ -9,13 +9,14 @@ Shapes: S simulated runs, P prompts, N rounds at most, K positions.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from harness.metrics.estimates import Estimates, paired_difference, paired_ratio
-from harness.metrics.intervals import MIN_PROMPTS
+from harness.metrics.intervals import MIN_PROMPTS, MIN_REPEATS, mean_interval
 from harness.metrics.sums import CellSums
 
 DIFFICULTIES = np.array([0.25, 0.40, 0.55, 0.70, 0.85])
@@ -162,3 +163,26 @@ def test_resampling_rounds_would_be_overconfident():
     by_prompt, by_round = held / num_runs
     assert by_prompt > 0.87, "5 standard errors of 200 runs below 95 %"
     assert by_round < 0.75
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "draw"),
+    [
+        (0.0, 1.0, lambda generator, size: generator.beta(1, 2, size)),
+        (0.0, 1.0, lambda generator, size: generator.beta(40, 2, size)),
+        (1.0, 4.0, lambda generator, size: 1 + 3 * generator.beta(2, 38, size)),
+        (0.0, math.inf, lambda generator, size: generator.lognormal(0.0, 0.3, size)),
+        (-math.inf, math.inf, lambda generator, size: generator.normal(0.0, 1.0, size)),
+    ],
+    ids=["rates that differ much", "rates near 1", "lengths near 1", "throughputs", "logarithms of ratios"],
+)
+def test_intervals_over_few_seeds_hold_the_truth_and_stay_in_range(low, high, draw):
+    """Would catch Student's t on the values themselves, which leaves the range in up to 31 % of these runs and holds
+    the truth in 92 %: 3000 runs have a standard error of .004."""
+    generator = np.random.default_rng(5)
+    truth = float(draw(generator, 2_000_000).mean())
+    runs = draw(generator, (NUM_RUNS, MIN_REPEATS))
+    ends = np.array([mean_interval(values, 0.95, low, high) for values in runs])
+    assert (ends[:, 0] >= low).all() and (ends[:, 1] <= high).all()
+    held = float(((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean())
+    assert 0.93 <= held <= 0.97

@@ -148,12 +148,14 @@ METRICS: dict[str, Metric] = {
         "end-of-sequence token shortens: it falls as K / max_new_tokens grows",
         ("num_drafts", "num_accepted_tokens"),
         "num_drafts",
+        low=1.0,
     ),
     "full_draft_length": length(
         "acceptance length, full drafts",
         "1 + accepted draft tokens / drafts, over the drafts that count in full: every proposed token is evidence",
         ("num_full_drafts", "num_accepted_in_full_drafts"),
         "num_full_drafts",
+        low=1.0,
     ),
     "drafts_left_out": rate(
         "drafts left out (%)",
@@ -167,6 +169,7 @@ METRICS: dict[str, Metric] = {
         "mean over requests of the request's own 1 + accepted draft tokens / drafts",
         ("request_acceptance_length",),
         "num_requests_with_drafts",
+        low=1.0,
     ),
     **{
         f"expected_length_{method}": length(
@@ -174,6 +177,7 @@ METRICS: dict[str, Metric] = {
             EXPECTED_LENGTH,
             ("num_expected_drafts", f"expected_accepted_{method}"),
             "num_expected_drafts",
+            low=1.0,
         )
         for method in EXPECTED_METHODS
     },

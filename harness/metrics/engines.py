@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate
-from harness.metrics.intervals import mean_interval
+from harness.metrics.intervals import MIN_BLOCKS, mean_interval
 from harness.records.schema import CLIENT_CPU, Block, CellRecord
 
 LOCAL = "local"
@@ -96,7 +96,9 @@ def ratio_by_blocks(pair: EnginePair) -> Estimate:
     ratios = np.log([item.ratio for item in block_pairs(pair)])
     if not len(ratios):
         return Estimate(math.nan, math.nan, math.nan)
-    low, high = mean_interval(ratios, pair.own.estimates.confidence)
+    low, high = math.nan, math.nan
+    if len(ratios) >= MIN_BLOCKS:
+        low, high = mean_interval(ratios, pair.own.estimates.confidence)
     return Estimate(*(math.exp(item) for item in (float(ratios.mean()), low, high)))
 
 

@@ -11,8 +11,9 @@ This module knows numbers only: no records, no names of metrics.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
-from math import erfc, sqrt
+from math import erfc, exp, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,10 @@ are easy (tests/test_interval_coverage.py): with 64 and 80 prompts in 94 to 95 %
 86 %. A rate that few prompts contribute to, such as that of a late position, needs twice as many. BCa levels win a
 hundredth at 8 prompts for lengths and lose as much for differences; the bootstrap-t holds even there, but leaves the
 range of the metric."""
-MIN_REPEATS = 3
-"""For an interval of the mean of repeats."""
+MIN_REPEATS = 5
+"""For an interval of the mean over seeds; below, the values say more."""
+MIN_BLOCKS = 3
+"""For an interval of the mean over blocks. With one degree of freedom it would be 12.7 standard errors to each side."""
 MAX_CANDIDATES = 512
 """Order statistics that are looked at for a percentile; with fewer values the resampled percentile is exact."""
 MAX_UNDEFINED = 0.05
@@ -76,23 +79,39 @@ def interval(replicates: Floats, num_prompts: int, confidence: float) -> tuple[f
     return float(low), float(high)
 
 
-def mean_interval(values: Floats, confidence: float) -> tuple[float, float]:
-    """Student's t interval of the mean of repeats; (nan, nan) below MIN_REPEATS, and where a value is not finite.
+def mean_interval(
+    values: Floats, confidence: float, low: float = -math.inf, high: float = math.inf
+) -> tuple[float, float]:
+    """Student's t interval of a mean, within the range of its values; (nan, nan) where a value is not finite.
 
-    With one degree of freedom it would be 12.7 standard errors wide to each side, and leave the range of a rate.
+    Where the range has an end, it is the interval on a scale without one, log(x - low) or log((x - low) / (high - x)):
+    the transformed mean plus and minus t standard errors, these by the delta method. In simulations with 5 to 12 values
+    of skewed distributions near an end it contains the truth in 94 to 96 % of runs, where the plain one does in 92 to
+    95 % and leaves the range in up to 31 %; clipping changes nothing of the former. Of lognormal values with a
+    standard deviation of 0.8 it still does in 91 %, the plain one in 87 %.
 
     Args:
-        values: [n] one of each repeat.
+        values: [n] two or more.
         confidence: in (0, 1).
+        low, high: the range of the values; high is finite only where low is.
     """
     from scipy.special import stdtrit
 
-    if len(values) < MIN_REPEATS or not np.isfinite(values).all():
+    if len(values) < 2 or not np.isfinite(values).all():
         return float("nan"), float("nan")
-    error = float(values.std(ddof=1)) / sqrt(len(values))
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / sqrt(len(values))
     reach = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-    mean = float(values.mean())
-    return mean - reach, mean + reach
+    if reach == 0 or math.isinf(low):
+        return mean - reach, mean + reach
+    above, below = mean - low, high - mean
+    if math.isinf(high):
+        factor = exp(reach / above)
+        return low + above / factor, low + above * factor
+    # odds, which the derivative of log(above / below), 1 / above + 1 / below, moves
+    factor = exp(reach / above + reach / below)
+    ends = (above / below / factor, above / below * factor)
+    first, last = (low + (high - low) * odds / (1 + odds) for odds in ends)
+    return first, last
 
 
 def percentile_replicates(values: Floats, prompt_index: NDArray[np.int64], weights: Floats, level: float) -> Floats:

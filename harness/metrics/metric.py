@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -25,13 +26,19 @@ class Metric:
     """Name of the latency in `harness.metrics.sums` and level in [0, 1]."""
     of_tokens: bool = False
     """Determined by the law of the tokens alone, not by time: methods of the same law have the same value."""
+    low: float = 0.0
+    """No value is below; 1 of a mean that counts a token beside the accepted ones, which is 1 + positions at most."""
+    high: float = math.inf
+    """No value is above."""
 
 
-def rate(label: str, definition: str, numerator: str, denominator: str) -> Metric:
+def rate(label: str, definition: str, numerator: str, denominator: str, high: float = 1.0) -> Metric:
     """A share of tokens, printed in percent."""
-    return Metric(label, "fraction", definition, "percent", (numerator,), denominator, of_tokens=True)
+    return Metric(label, "fraction", definition, "percent", (numerator,), denominator, of_tokens=True, high=high)
 
 
-def length(label: str, definition: str, numerators: tuple[str, ...], denominator: str, scale: float = 1.0) -> Metric:
+def length(
+    label: str, definition: str, numerators: tuple[str, ...], denominator: str, scale: float = 1.0, low: float = 0.0
+) -> Metric:
     """A mean number of tokens."""
-    return Metric(label, "tokens", definition, "length", numerators, denominator, scale, of_tokens=True)
+    return Metric(label, "tokens", definition, "length", numerators, denominator, scale, of_tokens=True, low=low)

@@ -5,6 +5,8 @@ This module knows names and texts, no records.
 
 from __future__ import annotations
 
+import math
+
 from harness.metrics.metric import Metric, rate
 
 BOUND = (
@@ -26,6 +28,7 @@ SHARE_OF_BOUND = rate(
     "no best length: the shape of the drafts decides which positions there are",
     "num_accepted_tokens",
     "bound_reached",
+    high=math.inf,
 )
 
 

@@ -6,13 +6,15 @@ repeat: the random numbers, the order of the prompts, the machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from harness.metrics.cell import CellResult
+from harness.metrics.definitions import metric
 from harness.metrics.estimates import NOT_AVAILABLE, Estimate
-from harness.metrics.intervals import mean_interval
+from harness.metrics.intervals import MIN_REPEATS, mean_interval
 
 
 def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
@@ -23,14 +25,33 @@ def repeats(cells: Sequence[CellResult]) -> list[tuple[CellResult, ...]]:
     return [tuple(group) for group in found.values() if len(group) > 1]
 
 
+def values_of_repeats(group: Sequence[CellResult], name: str) -> tuple[float, ...]:
+    """A metric of each repeat, in the order of their seeds; nan where a repeat does not have it."""
+    return tuple(cell.estimate(name).value for cell in sorted(group, key=lambda cell: int(cell["seed"])))
+
+
 def mean_over_repeats(group: Sequence[CellResult], name: str) -> Estimate:
-    """The mean of a metric over repeats with Student's t interval; not available where a repeat does not have it.
+    """The mean of a metric over repeats; not available where a repeat does not have it.
+
+    Its interval is Student's t within the range of the metric (`harness.metrics.intervals.mean_interval`), and not
+    available below MIN_REPEATS repeats.
 
     Args:
         group: repeats of one cell.
         name: of the metric.
     """
-    values = np.array([cell.estimate(name).value for cell in group])
+    values = np.array(values_of_repeats(group, name))
     if not np.isfinite(values).all():
         return NOT_AVAILABLE
-    return Estimate(float(values.mean()), *mean_interval(values, group[0].estimates.confidence))
+    if len(values) < MIN_REPEATS:
+        return Estimate(float(values.mean()), math.nan, math.nan)
+    item = metric(name)
+    high = 1.0 + max(map(_num_positions, group)) if item.low == 1 else item.high
+    return Estimate(
+        float(values.mean()), *mean_interval(values, group[0].estimates.confidence, low=item.low, high=high)
+    )
+
+
+def _num_positions(cell: CellResult) -> int:
+    """Most draft tokens that a round of the cell can accept."""
+    return cell.estimates.sums.num_positions or int(cell["num_speculative_tokens"])

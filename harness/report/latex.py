@@ -84,6 +84,8 @@ def entry_text(entry: Entry) -> str:
     else:
         missing = "" if entry.bounds is None else rf"\,{{\scriptsize {{[}}{NOT_AVAILABLE}{{]}}}}"
         shown = rf"\ensuremath{{{value}}}{missing}"
+    if entry.values:
+        shown += rf"\,{{\scriptsize {escape('{' + ', '.join(entry.values_texts) + '}')}}}"
     sign = escape(entry.sign) + r"\," if entry.sign else ""
     return sign + shown + (rf"\,{{\scriptsize ({escape(entry.note)})}}" if entry.note else "")
 

@@ -1,4 +1,4 @@
-"""Numbers as a table holds them, and as text: a value and its interval with the same decimals.
+"""Numbers as a table holds them, and as text: a value and its interval, or its parts, with the same decimals.
 
 This module knows styles, not metrics.
 """
@@ -39,6 +39,8 @@ class Number:
     """Follows it in brackets, such as same law."""
     shown: str = ""
     """Printed instead of the value, such as < 1e-300."""
+    values: tuple[float, ...] = ()
+    """What it is the mean of, where these stand in the place of an interval."""
 
     @property
     def is_missing(self) -> bool:
@@ -50,6 +52,11 @@ class Number:
         if self.shown or self._is_exact_zero:
             return self.shown or "0"
         return format_value(self.value, self.style, signed=self.signed, decimals=self._decimals)
+
+    @property
+    def values_texts(self) -> list[str]:
+        """Those that it is the mean of."""
+        return [format_value(item, self.style, signed=self.signed, decimals=self._decimals) for item in self.values]
 
     @property
     def bounds(self) -> tuple[str, str] | None:
@@ -66,6 +73,7 @@ class Number:
         interval = self.bounds
         parts = [self.sign, self.value_text]
         parts += [] if interval is None else [f"[{', '.join(interval) if interval[0] else NOT_AVAILABLE}]"]
+        parts += [f"{{{', '.join(self.values_texts)}}}"] if self.values else []
         return " ".join([part for part in parts if part] + ([f"({self.note})"] if self.note else []))
 
     @property
@@ -82,7 +90,7 @@ class Number:
         """The same for the value and its interval."""
         if self.decimals is not None or self.style in (PLAIN, SCIENTIFIC):
             return self.decimals
-        known = [abs(item) for item in (self.value, *self._ends) if not isnan(item)]
+        known = [abs(item) for item in (self.value, *self._ends, *self.values) if not isnan(item)]
         return _decimals(max(known, default=0.0) * FACTORS.get(self.style, 1.0), self.style)
 
 

@@ -87,7 +87,7 @@ class Table:
 
 
 def _has_interval(entry: Entry) -> bool:
-    return isinstance(entry, Number) and entry.low is not None
+    return isinstance(entry, Number) and (entry.low is not None or bool(entry.values))
 
 
 def is_missing(entry: Entry) -> bool:

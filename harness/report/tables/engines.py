@@ -12,7 +12,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.engines import LOCAL, EnginePair, block_pairs, client_share, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
-from harness.metrics.intervals import MIN_REPEATS
+from harness.metrics.intervals import MIN_BLOCKS
 from harness.records.provenance import measured_with
 from harness.records.schema import CellRecord
 from harness.report.cell_names import (
@@ -41,7 +41,7 @@ RATIOS = (
     "ratio: tok/s of the first engine over those of the second, above 1 the first is faster. By prompts: paired by "
     "prompt, an interval without the machine's drift. By blocks: geometric mean over the blocks that both played in "
     "one session, in turns, with Student's t interval, which holds the machine's drift (n/a with fewer than "
-    f"{MIN_REPEATS} blocks). Engines are compared by ratios of one session, never by figures that were taken apart."
+    f"{MIN_BLOCKS} blocks). Engines are compared by ratios of one session, never by figures that were taken apart."
 )
 
 

@@ -1,13 +1,16 @@
-"""The table of repeats: cells that differ in their seed only, each metric as the mean over them with its interval."""
+"""The table of repeats: cells that differ in their seed only, each metric as the mean over them with its interval
+or, of few seeds, with their values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.intervals import MIN_REPEATS
-from harness.metrics.repeats import mean_over_repeats, repeats
+from harness.metrics.repeats import mean_over_repeats, repeats, values_of_repeats
 from harness.report.cell_names import CONTEXT, summary_order, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import Number
@@ -15,9 +18,10 @@ from harness.report.table import NONE, Entry, Table
 
 METRICS = ("acceptance_rate", "mean_acceptance_length", "output_tokens_per_s", "speedup")
 MEANS = (
-    "Each number is the mean over the seeds, in brackets its interval: Student's t, from the repeats alone (n/a with "
-    f"fewer than {MIN_REPEATS}). It holds "
-    "all that changes from repeat to repeat, the machine included; the interval of a single cell holds prompts only."
+    f"Each number is the mean over the seeds. From {MIN_REPEATS} seeds on it has an interval in brackets: Student's t, "
+    "from the repeats alone, on a scale on which it stays within the range of the metric. With fewer, the values "
+    "themselves stand in braces, in the order of the seeds. Both hold all that changes from repeat to repeat, the "
+    "machine included; the interval of a single cell holds prompts only."
 )
 
 
@@ -36,8 +40,19 @@ def repeats_tables(cells: Sequence[CellResult]) -> list[Table]:
 def _row(group: Sequence[CellResult], extra: Sequence[str]) -> tuple[Entry, ...]:
     cell, seeds = group[0], ", ".join(sorted({str(item["seed"]) for item in group}, key=int))
     if cell.is_baseline:
-        speed = metric_number(mean_over_repeats(group, "output_tokens_per_s"), "output_tokens_per_s", cells=group)
-        return (*settings_of(cell, extra), *[NONE] * 3, seeds, NONE, NONE, speed, Number(1, style="plain"))
+        return (
+            *settings_of(cell, extra),
+            *[NONE] * 3,
+            *(seeds, NONE, NONE),
+            *(_number(group, "output_tokens_per_s"), Number(1, style="plain")),
+        )
     settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
-    numbers = [metric_number(mean_over_repeats(group, name), name, cells=group) for name in METRICS]
-    return (*settings_of(cell, extra), *settings, seeds, *numbers)
+    return (*settings_of(cell, extra), *settings, seeds, *(_number(group, name) for name in METRICS))
+
+
+def _number(group: Sequence[CellResult], name: str) -> Number:
+    """The mean with its interval, or with the values of few seeds."""
+    found = metric_number(mean_over_repeats(group, name), name, cells=group)
+    if found.is_missing or len(group) >= MIN_REPEATS:
+        return found
+    return replace(found, low=None, high=None, values=values_of_repeats(group, name))
