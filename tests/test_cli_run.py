@@ -197,6 +197,7 @@ def test_a_shard_that_is_missing_is_found_before_anything_runs(role, arguments, 
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setattr(whole_run, "run_plan", stop(AssertionError("a mistake was seen only after models were loaded")))
     assert command.main([*arguments, f"{role}.path={tmp_path}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

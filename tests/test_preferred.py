@@ -6,6 +6,7 @@ import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
 
 from harness.compose.compose import compose_plan
 from harness.report.cell_names import drafter_name
@@ -16,6 +17,8 @@ from tests.synthetic_cells import analysed, config, simulated_cell
 EXPERIMENT = "experiment=pr35461_llama3_eagle"
 TARGET, DRAFTER = "meta-llama/Meta-Llama-3-8B-Instruct", "yuhuili/EAGLE-LLaMA3.1-Instruct-8B"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = '{"model_type": "llama", "num_hidden_layers": 1, "num_nextn_predict_layers": 1}'
+TOKENIZER = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
 
 
 @pytest.fixture
@@ -31,17 +34,18 @@ def cache(tmp_path, monkeypatch):
 
 
 def put(cache, name, *files):
-    """A tiny snapshot in the layout of a Hub cache."""
+    """A tiny snapshot in the layout of a Hub cache: of a head, or of a model with an MTP layer."""
     repository = cache / f"models--{name.replace('/', '--')}"
     folder = repository / "snapshots" / COMMIT
     folder.mkdir(parents=True)
+    is_head = name == DRAFTER
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(COMMIT)
-    for file in files or ("config.json", "model.safetensors"):
+    for file in files or ("config.json", "model.safetensors", *(() if is_head else ("tokenizer.json",))):
         if file.endswith(".safetensors"):
-            save_file({"x": torch.zeros(1)}, folder / file)
+            save_file({"x" if is_head else "model.layers.1.x": torch.zeros(1)}, folder / file)
         else:
-            (folder / file).write_text("{}")
+            (folder / file).write_text({"config.json": CONFIG, "tokenizer.json": TOKENIZER}.get(file, ""))
     return str(folder)
 
 
@@ -94,16 +98,14 @@ def test_an_mtp_layer_comes_with_its_target(cache):
 
 
 def test_a_given_folder_wins_and_the_other_model_must_be_there(cache, tmp_path):
-    given = tmp_path / "given"
-    given.mkdir()
-    (given / "config.json").write_text("{}")
+    given = put(tmp_path / "given", "owner/model")
     with pytest.raises(SettingsError, match=r"drafter.preferred: .* not in the local Hub cache; give drafter.path"):
         compose_plan([EXPERIMENT, f"target.path={given}"])
     with pytest.raises(SettingsError, match=r"target.preferred: .* not in the local Hub cache; give target.path"):
         compose_plan([EXPERIMENT, f"drafter.path={given}"])
     drafter = put(cache, DRAFTER)
     plan = compose_plan([EXPERIMENT, f"target.path={given}"])
-    assert {(cell.target.path, cell.drafter.path) for cell in plan.cells[1:]} == {(str(given), drafter)}
+    assert {(cell.target.path, cell.drafter.path) for cell in plan.cells[1:]} == {(given, drafter)}
 
 
 def test_without_a_preferred_target_the_zoo_is_no_stand_in(cache):

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from harness.compose.overrides import Given
 from harness.constraint.grammar_text import check_given_grammar
 from harness.constraint.registry import check_parser
-from harness.models.check_model_configs import check_files, check_model_configs
+from harness.models.check_files import check_target_files
+from harness.models.check_model_configs import check_model_configs
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
@@ -52,12 +53,12 @@ def check_target(target: TargetConfig, *, is_loaded: bool) -> None:
         is_loaded: here, and not by a server.
 
     Raises:
-        SettingsError: its folder, its shape or a file of its checkpoint is not there.
+        SettingsError: its folder, its shape or a file of its checkpoint is not there, or is none of such a model.
     """
     _check_model_path("target.path", target.path)
     _check_shape("target.shape", target.shape)
     if is_loaded:
-        check_files("target.path", target)
+        check_target_files(target)
 
 
 def _check_paths(cells: Sequence[CellConfig]) -> None:

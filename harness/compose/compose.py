@@ -230,13 +230,14 @@ def _cells(
     chosen = _groups(given)
     composed = {_key(chosen): root}
     sections: dict[tuple[tuple[str, str], ...], dict[tuple[str, str], Any]] = {}
+    checked: set[str] = set()
     for point in points:
         groups = chosen | {name: option for name, option in point.items() if name in group_options()}
         if _key(groups) not in composed:
             composed[_key(groups)] = _compose(groups, given)
         values = {name: value for name, value in point.items() if name not in groups}
         try:
-            cell, warning = _cell(composed[_key(groups)], values, sections.setdefault(_key(groups), {}))
+            cell, warning = _cell(composed[_key(groups)], values, sections.setdefault(_key(groups), {}), checked)
         except InvalidCombinationError as error:
             skipped.append((point, str(error)))
             continue
@@ -251,7 +252,7 @@ def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _cell(
-    root: DictConfig, values: Mapping[str, Any], sections: dict[tuple[str, str], Any]
+    root: DictConfig, values: Mapping[str, Any], sections: dict[tuple[str, str], Any], checked: set[str]
 ) -> tuple[CellConfig, str | None]:
     """One cell as a typed object, and a warning about its models; raises SettingsError or InvalidCombinationError.
 
@@ -259,6 +260,7 @@ def _cell(
         root: the settings that are not swept; gets the values.
         values: of this point of the sweep, which has the same keys at every point.
         sections: typed sections by their name and values, of earlier points of the same root; gets those of this one.
+        checked: targets that were looked at; gets this one.
     """
     for key, value in values.items():
         OmegaConf.update(root, key, value)
@@ -274,7 +276,10 @@ def _cell(
             text = str(error)
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
-    check_target(models.target, is_loaded=parts["backend"].kind != "server")
+    is_loaded = parts["backend"].kind != "server"
+    if f"{is_loaded} {models.target}" not in checked:
+        check_target(models.target, is_loaded=is_loaded)
+        checked.add(f"{is_loaded} {models.target}")
     return CellConfig(**(parts | {"target": models.target, "drafter": models.drafter})), models.warning
 
 

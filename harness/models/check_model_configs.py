@@ -1,20 +1,18 @@
 """Checks of config.json against a run, before anything is loaded: model types, token ids, positions.
 
-JSON and paths only. Models that do not lie in a folder yet, files that cannot be read and fields that are left out are
-for the loader.
+Without torch. Models that do not lie in a folder yet and fields that are left out are for the loader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from harness.models.assumptions import assumed_of_vocabulary
-from harness.models.described import CONFIG, described_drafter, described_target
+from harness.models.check_files import check_drafter_files
+from harness.models.described import described_drafter, described_target
 from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
-from harness.models.shard_index import INDEX, missing_shards
 from harness.settings.cell import CellConfig
-from harness.settings.models import DrafterConfig, TargetConfig, Weights
+from harness.settings.models import DrafterConfig, TargetConfig
 from harness.settings.schema import SettingsError
 
 
@@ -22,9 +20,9 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
     """Compare the configurations of a run's models with what can be run.
 
     Raises:
-        SettingsError: a target of a type that is not supported, or whose weights or cache cannot take 8 bits, a drafter
-            whose token ids mean something else, or files of a checkpoint that are missing: config.json, or what its
-            index names.
+        SettingsError: a target whose weights or cache cannot take 8 bits, or a drafter whose token ids mean something
+            else, which is of another kind, or whose files are missing or damaged. Files of targets are looked at
+            before (`check_target_files`).
     """
     checked: list[tuple[TargetConfig, DrafterConfig]] = []
     for cell in cells:
@@ -36,19 +34,6 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
-    check_files("target.path", target)
-    if drafter.has_model:
-        check_files("drafter.path", drafter)
-    described = described_target(target)
-    if described is None:
-        return
-    model_type = described.fields.get("model_type")
-    # code that comes with a checkpoint may turn one type into another
-    if model_type is not None and model_type not in MODEL_TYPES and not target.trust_remote_code:
-        raise SettingsError(
-            f"target.path: expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in "
-            f"{described.source}; choose a target that this version runs"
-        )
     try:
         assumed_of_vocabulary(target, drafter)
     except ValueError as error:
@@ -56,6 +41,7 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         assert proposer is not None, "it was compared"
         key = "drafter.shape" if drafter.shape is not None else "drafter.path"
         raise SettingsError(f"{key}: {proposer.source}: {error}") from error
+    check_drafter_files(drafter, target)
 
 
 def _check_rounding(cell: CellConfig) -> None:
@@ -68,21 +54,6 @@ def _check_rounding(cell: CellConfig) -> None:
             f"{asked[0]}=fp8: expected a target of type {' or '.join(DENSE_TYPES)}, found {model_type!r} in "
             f"{described.source}; use {asked[0]}=auto"
         )
-
-
-def check_files(key: str, model: TargetConfig | DrafterConfig) -> None:
-    """Raise SettingsError where files of a checkpoint are missing: before a night's other cells have run."""
-    if model.path is None:
-        return
-    folder = Path(model.path).expanduser()
-    missing = [] if model.weights is Weights.random else missing_shards(folder)
-    if missing:
-        raise SettingsError(
-            f"{key}: expected the files that {folder / INDEX} names, found no {', '.join(missing)}; fetch them again"
-        )
-    # what is no folder is the id of one
-    if folder.is_dir() and not (folder / CONFIG).is_file():
-        raise SettingsError(f"{key}: expected a folder with a checkpoint, found no {CONFIG} in {folder}")
 
 
 def check_length(cell: CellConfig) -> None:

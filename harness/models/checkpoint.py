@@ -13,7 +13,6 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.models.safetensors_header import StoredTensor, read_header
-from harness.models.shard_index import INDEX, not_there
 from harness.records.strict_json import parse_json, shown
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
 CODE = ("*.py",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Names the file of each tensor, for a checkpoint in several."""
 _LONGEST_REASON = 400
 """Characters of what a library says that a message repeats."""
 
@@ -225,9 +226,11 @@ def weight_files(folder: Path) -> dict[str, Path]:
                 f"{folder / INDEX}: expected files of its folder in weight_map, found {shown(outside[0])}"
             )
         placed = {name: folder / file for name, file in listed.items()}
-        missing = not_there(folder, listed.values())
+        missing = sorted({Path(file).name for file in listed.values() if not (folder / file).is_file()})
         if missing:
-            raise CheckpointError(f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}")
+            raise CheckpointError(
+                f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}; fetch them again"
+            )
         return placed
     paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
     if not paths:

@@ -43,7 +43,7 @@ def random_target_folder(target: TargetConfig, folder: Path) -> Path:
         folder: where such folders lie.
     """
     from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
-    from harness.models.tokenizer import has_tokenizer
+    from harness.models.token_ids import has_tokenizer
     from harness.models.zoo import zoo_path
 
     own = None if target.path is None else checkpoint_folder(target.path, target.revision, WITHOUT_WEIGHTS)

@@ -1,0 +1,121 @@
+"""What is wrong with the files of a checkpoint, told before anything is loaded: its settings, headers, tokenizer, kind.
+
+Needs no torch. What is no folder is the id of one, whose files are for the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.models.checkpoint import CheckpointError, read_json, stored_tensors
+from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
+from harness.models.described import CONFIG
+from harness.models.model_types import MODEL_TYPES
+from harness.models.safetensors_header import StoredTensor
+from harness.models.tokenizer_files import check_tokenizer_files
+from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.schema import SettingsError
+
+GENERATION_CONFIG = "generation_config.json"
+
+
+def check_target_files(target: TargetConfig) -> None:
+    """Look at the folder of a target.
+
+    Raises:
+        SettingsError: a file is missing or damaged, or what lies there is no language model that runs.
+    """
+    folder = _folder(target)
+    if folder is None:
+        return
+    try:
+        # code that comes with a checkpoint may read other files, and turn one type into another
+        if target.trust_remote_code:
+            _tensors(folder, target.weights)
+        else:
+            _check_language_model(folder, target.weights)
+            check_tokenizer_files(folder, is_needed=target.weights is Weights.checkpoint)
+    except CheckpointError as error:
+        raise SettingsError(f"target.path: {error}") from error
+
+
+def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
+    """Look at the folder of a drafter for a target; of an MTP layer it is normally the target's.
+
+    Raises:
+        SettingsError: a file is missing or damaged, or what lies there is another kind of drafter.
+    """
+    in_target = drafter.has_model and drafter.traits.in_target and drafter.path is None
+    folder = _folder(target if in_target else drafter) if drafter.has_model else None
+    if folder is None:
+        return
+    is_drawn = Weights.random in (drafter.weights, target.weights if in_target else None)
+    weights = Weights.random if is_drawn else Weights.checkpoint
+    try:
+        if drafter.kind is DrafterKind.mtp:
+            _check_mtp(folder, weights)
+        elif drafter.kind is DrafterKind.draft_model:
+            _check_language_model(folder, weights)
+        else:
+            _check_kind(folder, drafter.kind.value, _fields(folder), _tensors(folder, weights))
+        check_tokenizer_files(folder, is_needed=False)
+    except CheckpointError as error:
+        raise SettingsError(f"{'drafter' if in_target else 'drafter.path'}: {error}") from error
+
+
+def _folder(model: TargetConfig | DrafterConfig) -> Path | None:
+    folder = None if model.path is None else Path(model.path).expanduser()
+    return None if folder is None or not folder.is_dir() else folder
+
+
+def _fields(folder: Path) -> dict[str, Any]:
+    """The fields of config.json."""
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"expected a folder with a checkpoint, found no {CONFIG} in {folder}")
+    if (folder / GENERATION_CONFIG).is_file():
+        read_json(folder / GENERATION_CONFIG)
+    return read_json(folder / CONFIG)
+
+
+def _tensors(folder: Path, weights: Weights) -> dict[str, StoredTensor]:
+    """The tensors by their headers; none where weights are random."""
+    return {} if weights is Weights.random else stored_tensors(folder)
+
+
+def _check_language_model(folder: Path, weights: Weights) -> None:
+    """Raise CheckpointError for anything but a causal language model of a type that runs."""
+    fields = _fields(folder)
+    _check_kind(folder, LANGUAGE_MODEL, fields, {})
+    model_type = fields.get("model_type")
+    if model_type not in MODEL_TYPES:
+        raise CheckpointError(
+            f"expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in {folder / CONFIG}; choose a "
+            "model that this version runs"
+        )
+    _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
+
+
+def _check_kind(folder: Path, wanted: str, fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise CheckpointError where a folder holds something else, as far as that can be told."""
+    found = kind_of(fields, tensors)
+    if found is not None and found != wanted:
+        raise CheckpointError(f"expected {NAMES[wanted]}, found {NAMES[found]} in {folder}; drafter={found} runs it")
+
+
+def _check_mtp(folder: Path, weights: Weights) -> None:
+    """Raise CheckpointError where a target's folder has no MTP layer."""
+    fields = _fields(folder)
+    count, first = fields.get("num_nextn_predict_layers") or 0, fields.get("num_hidden_layers")
+    if not isinstance(count, int) or count < 1:
+        raise CheckpointError(
+            f"expected a target with an MTP layer (num_nextn_predict_layers 1 or more), found {count} in "
+            f"{folder / CONFIG}; choose another drafter"
+        )
+    prefix, tensors = f"model.layers.{first}.", _tensors(folder, weights)
+    if tensors and not any(name.startswith(prefix) for name in tensors):
+        raise CheckpointError(
+            f"expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, found none in {folder}; "
+            "the MTP layer was left out of this copy of the checkpoint"
+        )
