@@ -44,6 +44,8 @@ class ScriptedServer:
     killed_at: int | None = None
     closes_at: int | None = None
     """Request with which it stops to answer anything, while its process lives on."""
+    closes_kept: bool = False
+    """Announces to keep a connection, and closes it at the second request without an answer."""
     waits_for: int = 0
     """Requests that must be there before any is answered: then all of them are in flight."""
     max_tokens: int = 4096
@@ -60,6 +62,9 @@ class ScriptedServer:
     """Known once it serves."""
     version: str | None = None
     """None: that of its format."""
+
+    _answered: set = field(default_factory=set)
+    """Connections that have had a request."""
 
     def __enter__(self):
         ready = threading.Event()
@@ -103,6 +108,10 @@ class ScriptedServer:
 
     async def complete(self, request):
         body = await request.json()
+        if self.closes_kept and request.transport in self._answered:
+            request.transport.abort()
+            return web.Response()
+        self._answered.add(request.transport)
         self.bodies.append(body)
         if len(self.bodies) >= self.waits_for:
             self._all_there.set()

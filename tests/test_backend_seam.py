@@ -64,7 +64,7 @@ def test_results_of_any_knowledge_become_a_report(tmp_path, name, capsys):
     assert rows and not any(re.fullmatch(r"0(\.0+)?( \[.*)?", cell.strip()) for row in rows for cell in row.split("|"))
     assert frame["output_tokens_per_s"].notna().all() and frame["ttft_mean_ms"].notna().all()
     value, low, high = (frame.loc["strict", f"speedup{end}"] for end in ("", "_low", "_high"))
-    assert 1 < low < value < high < 1 + DEPTH
+    assert math.isnan(value) if name == "LosesRequests" else 1 < low < value < high < 1 + DEPTH
     records = {item.cell_id: item for item in results.runs[0].cells}
     for cell_id, beside_s in zip(frame["cell_id"], frame["beside_s"], strict=True):
         blocks = records[cell_id].blocks

@@ -122,7 +122,7 @@ def test_a_server_that_dies_costs_its_block_and_nothing_else(tmp_path, dies, tol
     (record,), frame = run_on(tmp_path, cell)
     assert [block.num_requests for block in record.blocks] == [4, 0, 4, 0]
     assert len(record.failures) == 8 and all(item.request is not None for item in record.failures)
-    assert {item.error for item in record.failures} <= {"ConnectionLost", "NoConnection"}
+    assert {item.error for item in record.failures} <= {"ClosedUnanswered", "ConnectionLost", "NoConnection"}
     assert any(told in text for text in record.fallbacks)
     assert frame.iloc[0]["labels"] == "8 requests failed"
 

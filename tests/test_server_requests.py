@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness.backends.server.adapters.table import ADAPTERS
-from harness.backends.server.client import Client, open_session
+from harness.backends.server.client import Client, connected
 from harness.backends.server.process import Servers
-from harness.backends.server.reply import NoConnection, Reply
+from harness.backends.server.reply import NoConnection, Reply, RequestRefused
 from harness.backends.server.server import ServerBackend
 from harness.backends.server.weights import weights_of
 from harness.models.zoo import zoo_path
@@ -104,8 +104,8 @@ def test_a_connection_that_is_not_accepted_is_none(monkeypatch):
     monkeypatch.setattr("harness.backends.server.client.CONNECT_TIMEOUT_S", 0.05)
 
     async def ask(port):
-        async with open_session(60.0) as session:
-            client = Client(session, f"http://127.0.0.1:{port}/v1/completions", lambda: 0.0, 0, 60.0)
+        async with connected(60.0, are_kept=True) as connections:
+            client = Client(connections, f"http://127.0.0.1:{port}/v1/completions", lambda: 0.0, 0, 60.0)
             await client.ask({})
 
     with ExitStack() as stack:
@@ -118,6 +118,38 @@ def test_a_connection_that_is_not_accepted_is_none(monkeypatch):
             waiting.connect_ex(server.getsockname())
         with pytest.raises(NoConnection):
             asyncio.run(ask(server.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("format_", "num_retries", "num_failed", "retried"),
+    [("vllm_0.33", 3, 0, range(1, 3)), ("vllm_0.33", 0, 1, range(1)), ("llama_cpp", 0, 0, range(1))],
+    ids=["sent again", "not again", "not kept"],
+)
+def test_a_connection_that_closes_unanswered_is_no_failure(tmp_path, format_, num_retries, num_failed, retried):
+    """llama.cpp announces keep-alive and closes after a streamed answer: 20 of 40 requests failed."""
+    with ScriptedServer(format_, DEPTH, closes_kept=True) as server:
+        cell = cell_on(server, num_requests=12, concurrency=2, num_blocks=1)
+        cell = replace(cell, server=replace(cell.server, num_retries=num_retries))
+        (record,), _ = run_on(tmp_path, cell)
+    assert {item.error for item in record.failures} == ({"ClosedUnanswered"} if num_failed else set())
+    assert len(record.failures) >= num_failed and len(record.requests) + len(record.failures) == 12
+    # each of two connections may teach it once
+    assert record.blocks[0].reported["client:num_retried"] in retried
+    assert any("sent again" in text for text in record.fallbacks) == (
+        record.blocks[0].reported["client:num_retried"] > 0
+    )
+
+
+@pytest.mark.parametrize("event", ['{"error": null, "choices": [{"text": "a"}]}', '{"error": {"message": "no"}}'])
+def test_an_error_of_null_is_none(event):
+    """Would catch a server whose every chunk names the field, as some do: all its answers failed."""
+    reply = Reply()
+    if "null" in event:
+        reply.take_line(b"data: " + event.encode(), 0.0)
+        assert reply.text == "a"
+    else:
+        with pytest.raises(RequestRefused, match="no"):
+            reply.take_line(b"data: " + event.encode(), 0.0)
 
 
 @pytest.mark.parametrize(("format_", "fault"), [("sglang", "backwards"), ("vllm_0.33", "incomplete")])

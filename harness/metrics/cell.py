@@ -41,6 +41,11 @@ class CellResult:
     def is_baseline(self) -> bool:
         return self.settings["drafter"] == "none"
 
+    @property
+    def has_failed_requests(self) -> bool:
+        """Whether requests got no answer while others did, so that its times compare with no other cell's."""
+        return self.record.num_failed_requests > 0
+
     @cached_property
     def has_own_sampling(self) -> bool:
         """Whether a request has sampling parameters of its own."""
@@ -65,7 +70,7 @@ class CellResult:
     @cached_property
     def speedup(self) -> Estimate:
         """Output throughput over the baseline's."""
-        if self.record.has_failed:
+        if self.record.has_failed or self.has_failed_requests:
             return NOT_AVAILABLE
         if self.is_baseline:
             return Estimate(1.0, 1.0, 1.0)

@@ -132,6 +132,8 @@ def paired_difference(first: Estimates, second: Estimates, name: str, across_ses
 def paired_ratio(first: Estimates, second: Estimates, name: str, across_sessions: bool = False) -> Estimate:
     """second / first of a metric, on the prompts they have in common.
 
+    Times of a cell in which requests failed compare with none: those that failed were no load while they lasted.
+
     Args:
         across_sessions: compare times also of prompts that the cells measured in different sessions.
     """
@@ -139,7 +141,10 @@ def paired_ratio(first: Estimates, second: Estimates, name: str, across_sessions
 
 
 def _compared(operation: np.ufunc, first: Estimates, second: Estimates, name: str, across_sessions: bool) -> Estimate:
-    first, second = paired(first, second, not across_sessions and not metric(name).of_tokens)
+    of_times = not metric(name).of_tokens
+    if of_times and (first.sums.num_failed_requests or second.sums.num_failed_requests):
+        return NOT_AVAILABLE
+    first, second = paired(first, second, not across_sessions and of_times)
     pairs = zip(second.distribution(name), first.distribution(name), strict=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         value, replicates = (operation(mine, theirs) for mine, theirs in pairs)

@@ -1,7 +1,8 @@
 """Which cells may be ranked by their throughput, on which prompts, and how each compares with the fastest.
 
-Left out are cells whose speedup is impossible, and those that no session measured beside the others: times of two
-sessions do not compare. The others are ranked on the prompts that one and the same session measured in all of them.
+Left out are cells in which requests failed, those whose speedup is impossible, and those that no session measured
+beside the others: times of two sessions do not compare. The others are ranked on the prompts that one and the same
+session measured in all of them.
 This module does not know how a rank is printed.
 """
 
@@ -15,7 +16,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.estimates import Estimate, Estimates, paired_ratio
 
 THROUGHPUT = "output_tokens_per_s"
-IMPOSSIBLE, OTHER_SESSION = "impossible speedup", "other session"
+FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION = "requests failed", "impossible speedup", "other session"
 """Why a cell is left out."""
 
 
@@ -43,6 +44,7 @@ def comparable(cells: Sequence[CellResult]) -> Comparable:
         cells: that have not failed, the baseline among them where there is one.
     """
     left_out = {cell.record.cell_id: IMPOSSIBLE for cell in cells if cell.exceeds_bound}
+    left_out |= {cell.record.cell_id: FAILED_REQUESTS for cell in cells if cell.has_failed_requests}
     kept = [cell for cell in cells if cell.record.cell_id not in left_out]
     shared: set[str] = set()
     if kept:

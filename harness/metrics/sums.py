@@ -47,6 +47,8 @@ class CellSums:
     """Sums of the whole cell that are not known by prompt: nan in `sums`."""
     sessions: tuple[str, ...] = ()
     """[P] the session that measured each request of a prompt, as text: equal where times of two cells compare."""
+    num_failed_requests: int = 0
+    """Requests of the whole cell without an answer: its times compare with those of no other cell."""
 
     def session_of(self, prompt_id: str) -> str:
         """Where a prompt's requests were measured; an empty text where that is not known."""
@@ -66,7 +68,8 @@ class CellSums:
         sums = {name: item[rows] for name, item in self.sums.items()}
         sessions = tuple(self.sessions[row] for row in rows) if self.sessions else ()
         # a total of all prompts says nothing about some of them
-        return CellSums(chosen, sums, latencies, self.num_positions, sessions=sessions)
+        failed = self.num_failed_requests
+        return CellSums(chosen, sums, latencies, self.num_positions, sessions=sessions, num_failed_requests=failed)
 
 
 def cell_sums(cell: CellRecord) -> CellSums:
@@ -78,7 +81,8 @@ def cell_sums(cell: CellRecord) -> CellSums:
     limits = {name: measurement.get(f"max_{name}_ms") for name in GOOD_WITHIN}
     found = {name: limit for name, limit in limits.items() if limit}
     reduced = _reduced(cell.requests, cell.wall_s, *known, found)
-    return replace(reduced, sessions=prompt_sessions(cell, reduced.prompt_ids))
+    sessions = prompt_sessions(cell, reduced.prompt_ids)
+    return replace(reduced, sessions=sessions, num_failed_requests=cell.num_failed_requests)
 
 
 def request_sums(requests: Sequence[RequestRecord], wall_s: float) -> CellSums:

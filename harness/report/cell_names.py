@@ -131,7 +131,10 @@ SESSIONS = (
 )
 
 
-REQUESTS_FAILED = "requests failed: these got no answer; the numbers of the cell are those of the others."
+REQUESTS_FAILED = (
+    "requests failed: these got no answer; the numbers of the cell are those of the others. Its times are compared "
+    "with no other cell: it has no speedup, and no ratio or difference of times."
+)
 
 
 TIMES = "times: "
@@ -189,9 +192,10 @@ def is_disturbed(cell: CellResult) -> bool:
     return bool(cell.disturbed)
 
 
-def label_suffix(cell: CellResult) -> str:
-    """The labels of a cell in brackets, or nothing."""
-    return f" [{cell['labels']}]" if cell["labels"] else ""
+def label_suffix(*cells: CellResult) -> str:
+    """The labels of some cells in brackets, or nothing."""
+    labels = "; ".join(dict.fromkeys(cell["labels"] for cell in cells if cell["labels"]))
+    return f" [{labels}]" if labels else ""
 
 
 def group_title(group: Group, cells: Sequence[CellResult]) -> str:

@@ -27,7 +27,7 @@ def settings_of(cell: CellResult, names: Sequence[str]) -> list[Entry]:
 
 def estimate_number(cell: CellResult, name: str) -> Number:
     """A metric with its interval; the speedup of a baseline is 1 by definition."""
-    if cell.is_baseline and name == "speedup" and not cell.record.has_failed:
+    if cell.is_baseline and name == "speedup" and not (cell.record.has_failed or cell.has_failed_requests):
         return Number(1, style=PLAIN)
     return metric_number(cell.estimate(name), name, cells=[cell])
 

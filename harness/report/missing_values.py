@@ -21,6 +21,7 @@ NO_BASELINE = (
 )
 OTHER_SESSIONS = "cell and baseline share no prompt that was measured in one session (--fresh measures them together)"
 FAILED = "the cell failed; the report says why"
+LOST = "requests failed in the cell or its baseline (--retry-failed runs them again)"
 TURNED_OFF = "it was not recorded (measurement.expected_acceptance=false)"
 NOT_RECORDED = "it was not recorded for every draft that counts in full, or there is no such draft"
 OF_CHAINS = "it is worked out for chains of drafts, not for trees"
@@ -74,7 +75,7 @@ def _why(cell: CellResult, name: str) -> str:
     if cell.record.has_failed:
         return FAILED
     if name in OF_SETTINGS:
-        return OTHER_SESSIONS if name == "speedup" and cell.baseline is not None else OF_SETTINGS[name]
+        return _why_no_speedup(cell) if name == "speedup" else OF_SETTINGS[name]
     if cell.record.knowledge in UNKNOWN and metric(name).of_tokens:
         return UNKNOWN[cell.record.knowledge]
     if name in REASONING_METRICS:
@@ -82,6 +83,12 @@ def _why(cell: CellResult, name: str) -> str:
     if is_measured_beside(name):
         return _why_not_beside(cell, name)
     return NO_DRAFTS if metric(name).of_tokens else NO_GAPS
+
+
+def _why_no_speedup(cell: CellResult) -> str:
+    if cell.baseline is None:
+        return OF_SETTINGS["speedup"]
+    return LOST if cell.has_failed_requests or cell.baseline.has_failed_requests else OTHER_SESSIONS
 
 
 def _why_not_beside(cell: CellResult, name: str) -> str:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.ranking import IMPOSSIBLE, OTHER_SESSION, Ranking
+from harness.metrics.ranking import FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION, Ranking
 
 CANNOT_BE_TOLD = "cannot be told"
 REASONS = {
+    FAILED_REQUESTS: "the throughput is that of the requests that were answered; --retry-failed runs the others again.",
     IMPOSSIBLE: "the speedup is above the most that the cell's drafts can buy (see disturbed); run it again.",
     OTHER_SESSION: "no prompt of the cell was measured in one session with all others; these are ranked on the prompts "
     "that one session measured in all of them. --fresh measures all cells together.",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from harness.backends.server.client import Client, open_session
+from harness.backends.server.client import Client, connected
 from harness.backends.server.reply import Reply, RequestFailed
 from harness.server_certification.known_model import KnownModel, Tokens
 from harness.server_certification.served import STALL_TIMEOUT_S, Served
@@ -41,8 +41,8 @@ def check_same_model(served: Served, model: KnownModel, prompts: Sequence[Tokens
 
 
 async def _greedy(served: Served, prompts: Sequence[Tokens]) -> list[Reply]:
-    async with open_session(STALL_TIMEOUT_S) as session:
-        client = Client(session, served.endpoint, time.perf_counter, num_retries=3, stall_timeout_s=STALL_TIMEOUT_S)
+    async with connected(STALL_TIMEOUT_S, are_kept=served.keeps_connections) as connections:
+        client = Client(connections, served.endpoint, time.perf_counter, num_retries=3, stall_timeout_s=STALL_TIMEOUT_S)
         greedy = SamplingSettings(temperature=0.0)
         return [await client.ask(served.body(prompt, greedy, NUM_TOKENS, seed=0)) for prompt in prompts]
 

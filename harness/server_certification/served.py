@@ -49,6 +49,11 @@ class Served:
         """Address that requests go to."""
         return f"{self.url}/v1/completions"
 
+    @property
+    def keeps_connections(self) -> bool:
+        """See `Adapter.keeps_connections`."""
+        return self._adapter.keeps_connections
+
     def _listed(self, wanted: str) -> str:
         names = list(listed_models(self.url))
         name = wanted or (names[0] if len(names) == 1 else "")

@@ -49,6 +49,8 @@ class Adapter:
     """Output tokens of the server for all its clients together."""
     cache_counters: ClassVar[tuple[str, ...]] = ()
     """Prompt tokens that it did not compute."""
+    keeps_connections: ClassVar[bool] = True
+    """Whether it keeps a connection after an answer, as it announces."""
     notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}
     """What readers of this engine's drafts must know, by how they are known."""
 

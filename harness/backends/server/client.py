@@ -1,15 +1,18 @@
-"""Sends one request and reads its stream, again where the server was busy; knows no cell and no engine."""
+"""Sends one request and reads its stream, again where the server was busy or gave no answer; knows no cell and no
+engine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from harness.backends.server.reply import (
+    ClosedUnanswered,
     ConnectionLost,
     NoConnection,
     Overloaded,
@@ -29,10 +32,26 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass
+class Connections:
+    """To one server."""
+
+    kept: aiohttp.ClientSession
+    """Each of its connections serves one request after another."""
+    fresh: aiohttp.ClientSession
+    """Every request has one of its own."""
+    are_kept: bool = True
+    """Until the server closes one that it had announced to keep."""
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        return self.kept if self.are_kept else self.fresh
+
+
+@dataclass
 class Client:
     """Asks one server."""
 
-    session: aiohttp.ClientSession
+    connections: Connections
     url: str
     """Of the endpoint that is asked."""
     clock: Callable[[], float]
@@ -51,19 +70,22 @@ class Client:
         for attempt in range(self.num_retries + 1):
             try:
                 return await self._stream(body)
-            except (Overloaded, NoConnection) as error:
+            except (Overloaded, NoConnection, ClosedUnanswered) as error:
+                asked = error.retry_after_s if isinstance(error, Overloaded) else None
+                if isinstance(error, ClosedUnanswered) and self.connections.are_kept:
+                    self.connections.are_kept, asked = False, 0.0
                 if attempt == self.num_retries:
                     raise
-                asked = error.retry_after_s if isinstance(error, Overloaded) else None
                 pause_s = FIRST_PAUSE_S * 2**attempt if asked is None else asked
                 self.num_retried += 1
                 await asyncio.sleep(min(pause_s, LONGEST_PAUSE_S))
         raise AssertionError("the last attempt returns or raises")
 
     async def _stream(self, body: Mapping[str, Any]) -> Reply:
-        reply = Reply()
+        reply, has_begun = Reply(), False
         try:
-            async with self.session.post(self.url, json=body) as response:
+            async with self.connections.session.post(self.url, json=body) as response:
+                has_begun = True
                 if response.status in BUSY:
                     raise Overloaded(response.status, _seconds(response.headers.get("Retry-After")))
                 if response.status != 200:
@@ -76,6 +98,10 @@ class Client:
         except TimeoutError as error:
             raise Stalled(f"nothing came from the server for {self.stall_timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
+            if not has_begun:
+                raise ClosedUnanswered(
+                    "the server closed the connection before it answered, as often as it was asked"
+                ) from error
             if not reply.is_done:
                 raise ConnectionLost("the server closed the connection before the end of its answer") from error
         if not reply.is_done and reply.finish_reason is None:
@@ -83,12 +109,22 @@ class Client:
         return reply
 
 
-def open_session(stall_timeout_s: float) -> aiohttp.ClientSession:
-    """A session without a limit on connections; to be opened within a running event loop."""
+@asynccontextmanager
+async def connected(stall_timeout_s: float, *, are_kept: bool) -> AsyncIterator[Connections]:
+    """Connections without a limit on their number; to be entered within a running event loop.
+
+    Args:
+        stall_timeout_s: time without anything from the server after which a request has failed.
+        are_kept: whether the server keeps a connection after an answer.
+    """
+    async with _session(stall_timeout_s, is_kept=True) as kept, _session(stall_timeout_s, is_kept=False) as fresh:
+        yield Connections(kept, fresh, are_kept)
+
+
+def _session(stall_timeout_s: float, *, is_kept: bool) -> aiohttp.ClientSession:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=stall_timeout_s)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, read_bufsize=LONGEST_LINE, trust_env=False
-    )
+    connector = aiohttp.TCPConnector(limit=0, force_close=not is_kept)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=LONGEST_LINE, trust_env=False)
 
 
 def _seconds(header: str | None) -> float | None:
@@ -96,4 +132,4 @@ def _seconds(header: str | None) -> float | None:
     return float(header) if header is not None and header.isdigit() else None
 
 
-__all__ = ["Client", "RequestFailed", "open_session"]
+__all__ = ["Client", "RequestFailed", "connected"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from harness.backends.backend import KEEP_EVERY_S, OnRequest, OnRound
 from harness.backends.server.adapter import Adapter
-from harness.backends.server.client import Client, open_session
+from harness.backends.server.client import Client, connected
 from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
@@ -146,10 +146,11 @@ class _Run:
         cell, played, start_s = self.generator.cell, self.played, self._start_s
         due_s = start_s
         rate, stall_timeout_s = cell.workload.request_rate, cell.server.stall_timeout_s
-        async with open_session(stall_timeout_s) as session, played.lag.measured():
+        are_kept = self.generator.adapter.keeps_connections
+        async with connected(stall_timeout_s, are_kept=are_kept) as connections, played.lag.measured():
             origin, cpu_s = time.perf_counter() - start_s, time.process_time()
             self._client = Client(
-                session=session,
+                connections=connections,
                 url=self.generator.endpoint,
                 clock=lambda: time.perf_counter() - origin,
                 num_retries=cell.server.num_retries,

@@ -1,6 +1,9 @@
 """What readers of the records of a server must know, in words; found by the backend."""
 
-RETRIED = "some requests were sent again after an answer 429 or 503, or without a connection; their TTFT holds the wait"
+RETRIED = (
+    "some requests were sent again after an answer 429 or 503, without a connection, or where it closed before "
+    "anything came back; their TTFT holds the wait"
+)
 OTHER_PROMPTS = "the server read other prompt tokens than the workload's tokenizer gives, in some or all requests"
 CACHED_PROMPTS = "the server took prompt tokens from its prefix cache: their prefill was free"
 DISAGREE = "the server's answers and its counters tell of different numbers of draft tokens; the answers are recorded"

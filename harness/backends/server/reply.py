@@ -32,6 +32,10 @@ class NoConnection(RequestFailed):
     """Nothing answers at the server's address."""
 
 
+class ClosedUnanswered(RequestFailed):
+    """The connection closed before anything of an answer came."""
+
+
 class ConnectionLost(RequestFailed):
     """The answer broke off."""
 
@@ -84,7 +88,7 @@ class Reply:
             return
         try:
             event = json.loads(data)
-            if "error" in event:
+            if event.get("error") is not None:
                 raise RequestRefused(f"the server sent an error: {_message(event['error'])}")
             self._take(event, arrival_s)
         except (ValueError, TypeError, AttributeError, KeyError) as error:

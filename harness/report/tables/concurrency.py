@@ -6,6 +6,7 @@ This module knows what to show; it does not know where it is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Series, series_along
@@ -47,8 +48,11 @@ def concurrency_tables(cells: Sequence[CellResult]) -> list[Table]:
 def _row(line: Series, cell: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
     first = line.first
     settings = [*settings_of(first, extra), setting(first["num_speculative_tokens"])]
-    settings += [column_name(first), setting(cell["max_concurrency"])]
-    baseline: Entry = NONE if cell.baseline is None else estimate_number(cell.baseline, "output_tokens_per_s")
+    settings += [column_name(cell), setting(cell["max_concurrency"])]
+    baseline: Entry = NONE
+    if cell.baseline is not None:
+        number = estimate_number(cell.baseline, "output_tokens_per_s")
+        baseline = replace(number, note="; ".join(text for text in (number.note, cell.baseline["labels"]) if text))
     shown: list[Entry] = [estimate_number(cell, "full_draft_length"), baseline]
     shown += [estimate_number(cell, name) for name in METRICS[1:]]
     return (*settings, *shown, UNDECIDED if cell.exceeds_bound else verdict(cell.speedup))

@@ -113,12 +113,14 @@ def _depth(cell: CellResult) -> Entry:
 def _method(cell: CellResult) -> str:
     """A method as the header of a column, without what tells the candidates apart."""
     texts = f"{cell['verification']}, {cell['draft_sampling']} drafts", cell["siblings"], cell.cache_text
-    return ", ".join(text for text in texts if text) + label_suffix(cell)
+    return ", ".join(text for text in texts if text)
 
 
-def _settings(choice: _Choice, extra: Sequence[str]) -> list[Entry]:
-    first = choice.cells[-1]
-    return [*settings_of(first, extra), _method(first)]
+def _settings(choice: _Choice, extra: Sequence[str], labelled: CellResult) -> list[Entry]:
+    """Of all candidates, with the labels of one."""
+    # a baseline is no method
+    named = choice.cells[-1]
+    return [*settings_of(named, extra), _method(named) + label_suffix(labelled)]
 
 
 def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -135,9 +137,9 @@ def _best_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
 def _best_row(choice: _Choice, extra: Sequence[str], names: Sequence[str], *, has_left_out: bool) -> tuple[Entry, ...]:
     best, beside = choice.best, [choice.left_out or NONE] if has_left_out else []
     if best is None:
-        return (*_settings(choice, extra), CANNOT_BE_TOLD, NONE, *beside, *[NONE] * len(names))
+        return (*_settings(choice, extra, choice.cells[-1]), CANNOT_BE_TOLD, NONE, *beside, *[NONE] * len(names))
     numbers = [estimate_number(best, name) for name in names]
-    return (*_settings(choice, extra), _depth(best), ", ".join(choice.equals) or "none", *beside, *numbers)
+    return (*_settings(choice, extra, best), _depth(best), ", ".join(choice.equals) or "none", *beside, *numbers)
 
 
 def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
@@ -151,7 +153,7 @@ def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table
             beside = [cell, *([choice.best] if choice.best is not None else [])]
             share: Entry = metric_number(choice.ratio(cell), "output_tokens_per_s", style="length", cells=beside)
             share = setting(1) if cell is choice.best else share
-            rows.append((*_settings(choice, extra), _depth(cell), *shown, share, choice.verdict(cell)))
+            rows.append((*_settings(choice, extra, cell), _depth(cell), *shown, share, choice.verdict(cell)))
     cells = [cell for choice in choices for cell in choice.cells]
     notes = (SELECTION, *ranking_notes([choice.ranking for choice in choices]), ROUND, *table_notes(cells, METRICS))
     return Table("Throughput by draft depth", tuple(header), tuple(rows), notes)

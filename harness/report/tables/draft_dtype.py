@@ -13,7 +13,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, groups
 from harness.metrics.estimates import paired_difference
 from harness.metrics.recorded_terms import Recorded
-from harness.report.cell_names import group_title
+from harness.report.cell_names import group_title, label_suffix
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import table_notes
 from harness.report.number_format import Number, count, scaled
@@ -97,7 +97,7 @@ def _row(cell: CellResult, first: CellResult, item: Recorded | None) -> tuple[En
     if cell is not first:
         difference = metric_number(paired_difference(first.estimates, cell.estimates, METRIC), METRIC, signed=True)
     return (
-        f"{cell['verification']}, {cell['draft_sampling']} drafts",
+        f"{cell['verification']}, {cell['draft_sampling']} drafts{label_suffix(cell)}",
         cell["draft_cache_dtype"],
         "the cache" if is_stored else "unrounded logits",
         cell["guarantee"],

@@ -11,9 +11,9 @@ from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.intervals import MIN_REPEATS
 from harness.metrics.repeats import mean_over_repeats, repeats, values_of_repeats
-from harness.report.cell_names import CONTEXT, summary_order, varying
+from harness.report.cell_names import CONTEXT, label_suffix, summary_order, varying
 from harness.report.entries import metric_number, setting, settings_of
-from harness.report.number_format import Number
+from harness.report.number_format import NOT_AVAILABLE, Number
 from harness.report.table import NONE, Entry, Table
 
 METRICS = ("acceptance_rate", "mean_acceptance_length", "output_tokens_per_s", "speedup")
@@ -40,13 +40,11 @@ def repeats_tables(cells: Sequence[CellResult]) -> list[Table]:
 def _row(group: Sequence[CellResult], extra: Sequence[str]) -> tuple[Entry, ...]:
     cell, seeds = group[0], ", ".join(sorted({str(item["seed"]) for item in group}, key=int))
     if cell.is_baseline:
-        return (
-            *settings_of(cell, extra),
-            *[NONE] * 3,
-            *(seeds, NONE, NONE),
-            *(_number(group, "output_tokens_per_s"), Number(1, style="plain")),
-        )
-    settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
+        is_known = not any(item.has_failed_requests for item in group)
+        speedup: Entry = Number(1, style="plain") if is_known else NOT_AVAILABLE
+        shown = (seeds, NONE, NONE, _number(group, "output_tokens_per_s"), speedup)
+        return (*settings_of(cell, extra), NONE, f"{NONE}{label_suffix(*group)}", NONE, *shown)
+    settings = [setting(cell["num_speculative_tokens"]), cell["verification"] + label_suffix(*group), cell.drafts]
     return (*settings_of(cell, extra), *settings, seeds, *(_number(group, name) for name in METRICS))
 
 

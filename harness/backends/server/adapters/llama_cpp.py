@@ -24,6 +24,9 @@ class LlamaCppAdapter(Adapter):
     definitions; what it counts is kept by its own names.
     """
 
+    # announces keep-alive, and closes after a streamed answer
+    keeps_connections = False
+
     def speculation(self) -> tuple[str, ...]:
         if self.cell.is_baseline:
             return ()
