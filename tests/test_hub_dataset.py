@@ -12,8 +12,8 @@ from harness.workload.hub_dataset import PLACEHOLDER
 from harness.workload.prompt import Prompt
 from tests.own_process import output_of
 
+SYSTEM = {"role": "system", "content": "Be brief."}
 MESSAGES = [
-    {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Who are you?"},
     {"role": "assistant", "content": "A model."},
     {"role": "user", "content": "And I?"},
@@ -44,7 +44,7 @@ def read(folder: Path, column: str = "prompt", split: str = "test") -> list[Prom
     [
         ("prompt", ("Say 0.",)),
         ("turns", ("One?", "Two?")),
-        ("messages", ("Be brief.\n\nWho are you?", "And I?")),
+        ("messages", ("Who are you?", "And I?")),
     ],
     ids=["text", "list of texts", "messages"],
 )
@@ -74,11 +74,50 @@ def test_a_column_that_holds_no_prompt_is_refused(column, message, dataset):
         read(dataset, column)
 
 
-def test_a_message_of_another_role_is_refused(dataset):
-    row = {"messages": [{"role": "tool", "content": "42"}, {"role": "user", "content": "Why?"}]}
-    (dataset / "test.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(ValueError, match="expected messages of system, user and assistant, found tool"):
+USER = {"role": "user", "content": "Why?"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "tool", "content": "42"}, USER], "found tool: a prompt with tools is not read yet"),
+        ([SYSTEM, USER], "found one of the system: a system message is not read yet; until then put its text in front"),
+        ([USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}], "no tool_calls in a record"),
+        ([USER | {"name": "Ann"}], "found name; take it out"),
+        ([USER | {"content": [{"type": "image_url"}]}], "expected a content of text, found .* prompts with images out"),
+        ([{"from": "human", "value": "Why?"}], "found from and value: ShareGPT's layout is not read yet"),
+        ([{"role": "assistant", "content": "Hello."}], "expected at least one message of the user"),
+    ],
+    ids=["tool", "system", "call of a tool", "unknown key", "image", "ShareGPT", "no user"],
+)
+def test_messages_that_would_lose_something_are_refused(messages, message, dataset):
+    """Would catch a prompt that is measured without a part of it, or with its system message in the user's mouth."""
+    (dataset / "test.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(ValueError, match=rf"row test/0: .*{message}"):
         read(dataset, "messages")
+
+
+@pytest.mark.parametrize("files", [None, "*.jsonl"], ids=["split", "files"])
+@pytest.mark.parametrize(
+    ("column", "beside", "found"),
+    [
+        ("instruction", {"input": ["", "A list."]}, "column input: Alpaca's layout is not read yet"),
+        ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: a prompt with tools is not read yet"),
+        ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is not read yet"),
+        ("prompt", {"n": [1, 2], "stop": ["a", "b"], "input": ["a", "b"], "completion": ["a", "b"]}, None),
+    ],
+    ids=["Alpaca", "tools", "system", "other columns"],
+)
+def test_a_column_that_belongs_to_the_prompt_is_not_left_out(column, beside, found, files, dataset):
+    """Would catch an instruction without its input; what else a table has is not the prompt's."""
+    rows = [{column: "Why?"} | {name: values[row] for name, values in beside.items()} for row in range(2)]
+    (dataset / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = WorkloadConfig(dataset=str(dataset), column=column, shuffle=False, files=files)
+    if found is None:
+        assert len(load_prompts(config, seed=0)) == 2
+        return
+    with pytest.raises(ValueError, match=rf"{'test.jsonl:2' if files else 'row test/1'}: .*{found}"):
+        load_prompts(config, seed=0)
 
 
 def test_an_unknown_split_names_the_splits_there_are(dataset):

@@ -10,7 +10,8 @@ import pytest
 from harness.settings.sampling import GivenSampling, SamplingSettings
 from harness.settings.workload import Layout, WorkloadConfig
 from harness.workload.conversations import conversations, fingerprint, load_prompts
-from harness.workload.formats import detect_layout, read_prompts
+from harness.workload.formats import FIELDS, detect_layout, read_prompts
+from harness.workload.line_keys import LEFT_ALONE, REFUSED
 from harness.workload.prompt import Prompt
 from tests.prompt_files import make_prompts, shared_file, write_lines
 
@@ -147,10 +148,60 @@ def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
 def test_sampling_is_read_in_every_layout(tmp_path: Path):
     """Would catch a line's sampling that is dropped without a word."""
     path = tmp_path / "own.jsonl"
-    fields = {"question_id": 1, "category": "qa", "turns": ["b"], "task_id": "c", "prompt": "c", "question": "d"}
-    for layout in set(Layout) - {Layout.auto, Layout.plain}:
-        write_lines(path, {**fields, "id": "e", "split": "f", "schema": {}, "sampling": {"top_k": 5}})
+    for layout, record in RECORDS.items():
+        write_lines(path, {**record, "sampling": {"top_k": 5}})
         assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
+
+
+RECORDS = {
+    Layout.mt_bench: {"question_id": 1, "category": "stem", "turns": ["b"]},
+    Layout.spec_bench: {"question_id": 1, "category": "qa", "turns": ["b"]},
+    Layout.gsm8k: {"question": "d"},
+    Layout.humaneval: {"task_id": "c", "prompt": "c"},
+    Layout.json_schemas: {"id": "e", "split": "f", "schema": {}},
+    Layout.plain: {"prompt": "a"},
+}
+EVERY_LAYOUT = pytest.mark.parametrize("layout", RECORDS, ids=lambda layout: layout.value)
+
+
+@EVERY_LAYOUT
+def test_a_key_that_nothing_reads_is_refused_with_its_line_and_what_to_do(layout, tmp_path: Path):
+    """Would catch a stop string, a number of answers or a system message that is dropped without a word."""
+    record, unread = RECORDS[layout], {**REFUSED, "mood": "take it out of the lines"}
+    for name, advice in unread.items():
+        if name not in FIELDS[layout]:
+            path = write_lines(tmp_path / "own.jsonl", record | {name: ["x"]})
+            with pytest.raises(ValueError, match=rf"own\.jsonl:1: layout {layout.value}: .*{name}.*") as caught:
+                read_prompts(path, layout)
+            assert advice in str(caught.value), name
+
+
+@EVERY_LAYOUT
+def test_what_no_request_follows_from_is_left_alone_and_null_is_absence(layout, tmp_path: Path):
+    record, path = RECORDS[layout], tmp_path / "own.jsonl"
+    expected = read_prompts(write_lines(path, record), layout)
+    aside = {name: "x" for name in LEFT_ALONE if name not in FIELDS[layout]}
+    absent = dict.fromkeys(["sampling", "json_schema", "prompt_id", "category", "text", "mood", *REFUSED])
+    empty = {"tools": [], "system": "", "response_format": {}}
+    for beside in (aside, absent, empty, {"sampling": {"temperature": None}}):
+        assert read_prompts(write_lines(path, {**beside, **record}), layout) == expected
+    others = dict.fromkeys(name for names in FIELDS.values() for name in names)
+    full = record if layout is not Layout.gsm8k else record | {"answer": "1"}
+    assert read_prompts(write_lines(path, others | full)) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        ({"messages": [{"role": "user", "content": "Why?"}]}, 'messages: .* {"turns": '),
+        ({"conversations": [{"from": "human", "value": "Why?"}]}, "conversations: ShareGPT's layout is not read yet"),
+        ({"instruction": "Why?", "input": "", "output": "."}, "instruction: Alpaca's layout is not read yet"),
+    ],
+    ids=["messages", "ShareGPT", "Alpaca"],
+)
+def test_a_layout_that_is_not_read_yet_is_named(record, found, tmp_path: Path):
+    with pytest.raises(ValueError, match=rf"own\.jsonl:1: expected a record of a known layout, found {found}"):
+        read_prompts(write_lines(tmp_path / "own.jsonl", record))
 
 
 @pytest.mark.parametrize(

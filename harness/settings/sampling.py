@@ -62,14 +62,16 @@ class GivenSampling:
         expected = "sampling: expected an object with some of temperature, top_k, top_p, min_p and seed"
         if not isinstance(value, Mapping) or not value or not cls.__dataclass_fields__.keys() >= value.keys():
             raise ValueError(f"{expected}, found {shown(value)}")
-        for name, number in value.items():
+        # null is absence
+        given = {name: number for name, number in value.items() if number is not None}
+        for name, number in given.items():
             kinds = (int,) if name in ("top_k", "seed") else (int, float)
             if isinstance(number, bool) or not isinstance(number, kinds):
                 words = "a whole number" if kinds == (int,) else "a number"
                 raise ValueError(f"sampling.{name}: expected {words}, found {shown(number)}")
-        cls(**value).over(SamplingSettings()).check("sampling")
+        cls(**given).over(SamplingSettings()).check("sampling")
         # 1 and 1.0, and 0 and -0.0, are one setting with one fingerprint
-        return cls(**{name: number if name in ("top_k", "seed") else number + 0.0 for name, number in value.items()})
+        return cls(**{name: number if name in ("top_k", "seed") else number + 0.0 for name, number in given.items()})
 
     @property
     def values(self) -> dict[str, Any]:

@@ -11,8 +11,9 @@
 |            | prompt_id, category and json_schema where given           |                                             |
 
 A record of any layout may have `sampling`: an object of temperature, top_k, top_p, min_p and seed.
-Fields that a layout does not name (reference answers, tests) are left alone. A record without an id is named after
-its line. This module knows neither tokenizers nor the order in which prompts are run.
+Of other fields those known to be without effect (reference answers, tests, sources) are left alone, all others are
+refused: harness.workload.line_keys has both lists. null is absence. A record without an id is named after its line.
+This module knows neither tokenizers nor the order in which prompts are run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from harness.records.strict_json import parse_json, shown
 from harness.settings.sampling import GivenSampling
 from harness.settings.schema import SettingsError
 from harness.settings.workload import Layout
+from harness.workload.line_keys import OTHER_LAYOUTS, REFUSED, check_known, check_not_refused, without_nulls
 from harness.workload.prompt import Prompt
 
 MT_BENCH_CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -63,19 +65,22 @@ def read_prompts(path: Path, layout: Layout = Layout.auto) -> list[Prompt]:
         SettingsError: the file cannot be read, holds no record, or a record is not of the layout; the message begins
             with path:line and says what was expected and found.
     """
-    rows = list(json_lines(path))
+    rows = [(line, without_nulls(row)) for line, row in json_lines(path)]
     if not rows:
         raise SettingsError(f"{path}: expected JSON Lines with at least one prompt, found an empty file")
     if layout is Layout.auto:
         layout = detect_layout([row for _, row in rows], f"{path}:{rows[0][0]}")
-    read = _READERS[layout]
+    read, fields = _READERS[layout], (*FIELDS[layout], "sampling")
     prompts: list[Prompt] = []
     lines: dict[str, int] = {}
     for line, row in rows:
         try:
+            check_not_refused(row, fields)
             prompt = read(row, line)
+            check_known(row, fields)
             if isinstance(row, dict) and "sampling" in row:
-                prompt = replace(prompt, sampling=GivenSampling.from_json(row["sampling"]))
+                sampling = GivenSampling.from_json(row["sampling"])
+                prompt = replace(prompt, sampling=sampling if sampling.values else None)
         except ValueError as error:
             raise SettingsError(f"{path}:{line}: layout {layout.value}: {error}") from error
         if prompt.prompt_id in lines:
@@ -111,6 +116,9 @@ def detect_layout(rows: list[Any], place: str = "first record") -> Layout:
         return Layout.gsm8k
     if fields & {"prompt", "text", "turns"}:
         return Layout.plain
+    for name in OTHER_LAYOUTS:
+        if name in fields:
+            raise SettingsError(f"{place}: expected a record of a known layout, found {name}: {REFUSED[name]}")
     found = f"fields {', '.join(sorted(fields))}" if fields else type(first).__name__
     raise SettingsError(
         f"{place}: expected a record of a known layout ({', '.join(item.value for item in _READERS)}), found {found}; "
@@ -177,7 +185,7 @@ def _identifier(value: Any, name: str) -> str:
 
 
 def _mt_bench(row: Any, _line: int) -> Prompt:
-    question_id, category, turns = _fields(row, "question_id", "category", "turns")
+    question_id, category, turns = _fields(row, *FIELDS[Layout.mt_bench])
     return Prompt(_identifier(question_id, "question_id"), _text(category, "category"), _turns(turns))
 
 
@@ -188,12 +196,12 @@ def _spec_bench(row: Any, line: int) -> Prompt:
 
 
 def _gsm8k(row: Any, line: int) -> Prompt:
-    (question,) = _fields(row, "question")
+    (question,) = _fields(row, *FIELDS[Layout.gsm8k])
     return Prompt(f"gsm8k/{line}", "gsm8k", (_text(question, "question"),))
 
 
 def _humaneval(row: Any, _line: int) -> Prompt:
-    task_id, prompt = _fields(row, "task_id", "prompt")
+    task_id, prompt = _fields(row, *FIELDS[Layout.humaneval])
     return Prompt(_identifier(task_id, "task_id"), "humaneval", (_text(prompt, "prompt"),))
 
 
@@ -212,7 +220,7 @@ def _plain(row: Any, line: int) -> Prompt:
 
 
 def _json_schemas(row: Any, _line: int) -> Prompt:
-    identifier, split, schema = _fields(row, "id", "split", "schema")
+    identifier, split, schema = _fields(row, *FIELDS[Layout.json_schemas])
     text = _schema(schema)
     return Prompt(_identifier(identifier, "id"), _text(split, "split"), (ASK_FOR_SCHEMA + text,), text)
 
@@ -223,6 +231,15 @@ def _schema(value: Any) -> str:
     return json.dumps(value)
 
 
+FIELDS: dict[Layout, tuple[str, ...]] = {
+    Layout.mt_bench: ("question_id", "category", "turns"),
+    Layout.spec_bench: ("question_id", "category", "turns"),
+    Layout.gsm8k: ("question",),
+    Layout.humaneval: ("task_id", "prompt"),
+    Layout.json_schemas: ("id", "split", "schema"),
+    Layout.plain: ("prompt", "text", "turns", "prompt_id", "category", "json_schema"),
+}
+"""What each layout reads of a record, beside its sampling."""
 _READERS: dict[Layout, Callable[[Any, int], Prompt]] = {
     Layout.mt_bench: _mt_bench,
     Layout.spec_bench: _spec_bench,

@@ -6,11 +6,21 @@ layouts of prompt files nor the order in which prompts are run.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from harness.settings.schema import SettingsError
 from harness.workload.formats import json_lines
+from harness.workload.line_keys import (
+    OF_A_PROMPT,
+    OF_AN_INSTRUCTION,
+    REFUSED,
+    check_known,
+    check_not_refused,
+    is_given,
+)
 from harness.workload.prompt import Prompt
 
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -28,9 +38,10 @@ def read_hub_prompts(
     """Read every prompt of a split, in its order, or of some files, in the order of their names.
 
     A cell of the column holds a text (one turn), a list of texts (turns), or a list of {role, content} messages, of
-    which the user's are the turns: the answers between them are the model's own. A system message opens the first
-    turn as a paragraph of its own. Prompts are named split/row; a text column `category` gives the category, else
-    it is the data set's name. Of files, their names stand for the split and the category.
+    which the user's are the turns: the answers between them are the model's own. Prompts are named split/row; a text
+    column `category` gives the category, else it is the data set's name. Of files, their names stand for the split and
+    the category. Columns that were not chosen are not read; one that belongs to the prompt, such as Alpaca's input
+    beside an instruction, is refused where a row has something there.
 
     Args:
         dataset: id on the hub, or a local folder of data files. What lies in the local Hub cache is read offline.
@@ -40,8 +51,8 @@ def read_hub_prompts(
         files: pattern of the JSON Lines files to read instead of a split, such as *.jsonl.
 
     Raises:
-        SettingsError: the data set, split, files or column are not available, or a row holds something else, or a
-            placeholder of a prompt.
+        SettingsError: the data set, split, files or column are not available, or a row holds something else, a
+            placeholder of a prompt, or a part of its prompt in another column.
     """
     prompts = _of_files(dataset, files, column) if files is not None else _of_split(dataset, subset, split, column)
     num_missing = sum(any(turn.startswith(PLACEHOLDER) for turn in prompt.turns) for prompt in prompts)
@@ -65,6 +76,8 @@ def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
             if not isinstance(row, dict) or column not in row:
                 found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
                 raise SettingsError(f"{place}: expected an object with {column} (workload.column), found {found}")
+            for name in _parts_of_prompt(column, row):
+                _check_absent(name, row[name], place)
             prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place))
     return prompts
 
@@ -76,6 +89,10 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
             f"workload.column: expected a column of {dataset} ({', '.join(table.column_names)}), found {column!r}"
         )
     named = "category" in table.column_names and column != "category"
+    for name in _parts_of_prompt(column, table.column_names):
+        # as stored: an image is not decoded, and none is looked at behind the first
+        for index, value in enumerate(itertools.chain.from_iterable(table.data.column(name).chunks)):
+            _check_absent(name, value.as_py(), f"{dataset}, row {split}/{index}")
     prompts = []
     for index, cell in enumerate(table[column]):
         row = f"{split}/{index}"
@@ -85,6 +102,17 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
     if not prompts:
         raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
+
+
+def _parts_of_prompt(column: str, others: Iterable[str]) -> list[str]:
+    """The columns beside the chosen one that belong to its prompts."""
+    parts = (*OF_A_PROMPT, *OF_AN_INSTRUCTION) if column == "instruction" else OF_A_PROMPT
+    return [name for name in others if name in parts and name != column]
+
+
+def _check_absent(name: str, value: Any, place: str) -> None:
+    if is_given(value):
+        raise SettingsError(f"{place}: expected nothing in column {name}: {REFUSED[name]}")
 
 
 def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
@@ -151,23 +179,33 @@ def _turns(cell: Any) -> tuple[str, ...]:
         return (cell,)
     if isinstance(cell, list) and cell and all(isinstance(item, str) for item in cell):
         return tuple(cell)
-    if isinstance(cell, list) and cell and all(_is_message(item) for item in cell):
+    if isinstance(cell, list) and cell and all(isinstance(item, dict) and "role" in item for item in cell):
         return _user_turns(cell)
+    if isinstance(cell, list) and cell and all(isinstance(item, dict) and "from" in item for item in cell):
+        raise ValueError(f"expected messages with role and content, found from and value: {REFUSED['conversations']}")
     raise ValueError(
         f"expected text, a list of texts, or a list of messages with role and content, found {str(cell)[:80]!r}"
     )
 
 
-def _is_message(item: Any) -> bool:
-    return isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)
-
-
-def _user_turns(messages: list[dict[str, str]]) -> tuple[str, ...]:
-    unknown = {message["role"] for message in messages} - {"system", "user", "assistant"}
-    if unknown:
-        raise ValueError(f"expected messages of system, user and assistant, found {', '.join(sorted(unknown))}")
-    system = [message["content"] for message in messages if message["role"] == "system"]
-    turns = [message["content"] for message in messages if message["role"] == "user"]
+def _user_turns(messages: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What the user says. What the assistant says is the model's own to answer, but for calls of tools."""
+    turns = []
+    for message in messages:
+        role, content = message["role"], message.get("content")
+        if role == "system":
+            raise ValueError(f"expected messages of user and assistant, found one of the system: {REFUSED['system']}")
+        if role not in ("user", "assistant"):
+            raise ValueError(f"expected messages of user and assistant, found {role}: {REFUSED['tools']}")
+        check_not_refused(message)
+        if role == "user":
+            check_known(message, ("role", "content"))
+            if not isinstance(content, str):
+                raise ValueError(
+                    f"expected a content of text, found {str(content)[:80]!r}; write parts of text as one, and leave "
+                    "prompts with images out until they are read"
+                )
+            turns.append(content)
     if not turns:
         raise ValueError("expected at least one message of the user, found none")
-    return ("\n\n".join([*system, turns[0]]), *turns[1:])
+    return tuple(turns)
