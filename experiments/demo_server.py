@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from harness.cli.command_line import CommandParser, say
 
 if TYPE_CHECKING:
-    from harness.metrics.cell import Results
+    from harness.metrics.results import Results
     from harness.records.schema import CellRecord
 
 ONLY_ZERO = (

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS, WRONG_SETTINGS
+from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.runs import named
 
 
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     paths = write_replay(found, output, ("png", "pdf") if options.pdf else ("png",))
     print(found.markdown)
     say(*(f"note: {line}" for line in [*notes, *found.warnings]), f"replay: {', '.join(map(str, paths))}")
-    return SUCCESS
+    return FAILED if found.unreadable else SUCCESS
 
 
 if __name__ == "__main__":

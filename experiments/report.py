@@ -2,9 +2,10 @@
 
 PATH is the name of a run in results/runs, a run folder, its cells folder, one cell file, or a folder of run folders.
 Without --format the report is written beside the records (report.md, tables/, figures/) and a summary is printed. With
---format one row per cell goes to standard output, and nothing is written. With --html there is also report.html, one
-page that holds everything and needs no server and no network. Two PATHs and --html write one page (comparison.html,
-beside the second) about both runs and their differences, paired by prompt.
+--format one row per cell goes to standard output, and nothing is written. A record that cannot be read costs the others
+nothing: it is named, and the command exits with 1; with 2 if there is none that can. With --html there is also
+report.html, one page that holds everything and needs no server and no network. Two PATHs and --html write one page
+(comparison.html, beside the second) about both runs and their differences, paired by prompt.
 
 examples:
   rejection-lab report quickstart
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS, WRONG_SETTINGS
+from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.runs import named
 from harness.settings.schema import SettingsError
 
@@ -46,18 +47,23 @@ def _run(options: argparse.Namespace) -> int:
         raise SettingsError("two PATHs are compared on one page: expected --html, without --format and --pdf")
     if options.html and options.format:
         raise SettingsError("expected --html or --format, not both")
-    from harness.metrics.cell import read_results
+    from harness.metrics.results import read_results
+    from harness.report.warnings import left_out
     from harness.report.write import column_dictionary, default_output, rows, write_comparison
 
+    unreadable: Sequence[str] = ()
     if options.columns:
         print(column_dictionary(), end="")
     elif options.other is not None:
         output = default_output(options.other) if options.output is None else options.output
         page, comparison = write_comparison(options.path, options.other, output)
         print("\n".join([comparison.summary, *(comparison.settings_lines or ["no setting differs"])]))
-        say(*(f"note: {line}" for line in comparison.warnings), f"comparison: {page}")
+        unreadable = comparison.unreadable
+        say(*(f"note: {line}" for line in [*left_out(unreadable), *comparison.warnings]), f"comparison: {page}")
     elif options.format:
-        text = rows(read_results(options.path), options.format)
+        results = read_results(options.path)
+        text, unreadable = rows(results, options.format), results.unreadable_records
+        say(*(f"note: {line}" for line in left_out(unreadable)))
         if options.output is None:
             print(text, end="")
         else:
@@ -69,8 +75,11 @@ def _run(options: argparse.Namespace) -> int:
 
         output = default_output(options.path) if options.output is None else options.output
         formats = ("png", "pdf") if options.pdf else ("png",)
-        write_report(options.path, lambda results: print_summary(results.cells), output, formats, html=options.html)
-    return SUCCESS
+        shown = write_report(
+            options.path, lambda results: print_summary(results.cells), output, formats, html=options.html
+        )
+        unreadable = shown.unreadable
+    return FAILED if unreadable else SUCCESS
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Runs every cell of a run again from the settings in its records, without the files in conf/, writes records and report
 to PATH-again, and says whether every request got the same tokens: with the same seeds, machine and versions it must.
-Exits with 1 when one did not, with 2 when there is nothing to compare. PATH is the name of a run in results/runs, or a
-run folder, with its records.
+Exits with 1 when one did not or a record cannot be read, with 2 when there is nothing to compare. PATH is the name of a
+run in results/runs, or a run folder, with its records.
 
 examples:
   rejection-lab reproduce quickstart
@@ -46,6 +46,8 @@ def _run(options: argparse.Namespace) -> int:
     except ValueError as error:
         # nothing was compared: not the exit code of other tokens
         raise SettingsError(str(error)) from error
+    unreadable = [text for run in runs for text in run.unreadable]
+    say(*(f"left out: {text}" for text in unreadable))
     if len(runs) != 1:
         raise SettingsError(f"expected one run at {path}, found {len(runs)}; name one of its folders")
     folder = path.with_name(f"{path.name}-again") if options.output is None else options.output
@@ -69,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     (new,) = read_runs(folder)
     found = same_tokens(runs[0].cells, new.cells)
     print("\n".join(found.lines))
-    return SUCCESS if found.is_same else FAILED
+    return SUCCESS if found.is_same and not unreadable else FAILED
 
 
 if __name__ == "__main__":

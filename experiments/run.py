@@ -32,7 +32,7 @@ from harness.settings.run import skipped_lines
 from harness.settings.schema import SettingsError, group_options
 
 if TYPE_CHECKING:
-    from harness.metrics.cell import Results
+    from harness.metrics.results import Results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,8 @@
 
 NAME is the name of a run in results/runs, or a run folder. Exits with 0 while the run goes on or when it has done all
 its cells, with 1 when it ended before, a cell failed or a file of its records is missing, and with 2 when a file is
-damaged or no record is left, which `report` refuses. Without NAME it lists the runs in results/runs, the last first.
+damaged, which `report` leaves out, or no record is left. Without NAME it lists the runs in results/runs, the last
+first.
 
 examples:
   rejection-lab status

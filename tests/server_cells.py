@@ -2,7 +2,7 @@
 
 from harness.compose.run_plan import RunPlan
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import DraftingConfig
 from harness.settings.models import DrafterConfig, DrafterKind

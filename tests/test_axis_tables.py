@@ -5,11 +5,10 @@ from statistics import mean, stdev
 
 import pytest
 
-from harness.metrics.cell import read_results
 from harness.metrics.comparison import series_along
 from harness.metrics.estimates import Estimate
 from harness.metrics.intervals import MIN_REPEATS
-from harness.metrics.recorded_terms import recorded_cells
+from harness.metrics.results import read_results
 from harness.report.console import print_summary
 from harness.report.latex import entry_text
 from harness.report.tables.concurrency import concurrency_tables, verdict
@@ -190,7 +189,7 @@ def test_the_distance_of_lossy_methods_is_recorded_and_shown(tmp_path):
     small += ["measurement.num_warmup_requests=0", "measurement.baseline=false", f"output.folder={tmp_path}"]
     assert command.main(["experiment=lossy_tradeoff", *small]) == 0
     results = read_results(tmp_path)
-    recorded = recorded_cells(results.runs, results.cells)
+    recorded = results.recording.cells
     (table,) = lossy_tables(results.cells, recorded, {tmp_path.name: "probabilistic"})
     rows = {row[0]: row for row in table.texts}
     assert rows["probabilistic, sampled drafts"][1] == "0" and rows["probabilistic, sampled drafts"][3] == "–"

@@ -10,7 +10,7 @@ import pytest
 
 from harness.compose.compose import compose_plan
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records.counts import Knowledge, added
 from harness.records.files import read_cell
 from harness.report.console import print_summary

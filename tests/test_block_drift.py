@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harness.metrics.block_drift import NO_BLOCKS, ONE_BLOCK, ONE_PROMPT, TOO_FEW
-from harness.metrics.cell import Results
 from harness.metrics.frame import results_frame
+from harness.metrics.results import Results
 from harness.records.schema import Block
 from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell

@@ -7,11 +7,14 @@ pytest.importorskip("jsonschema", reason="needs the extra grammar")
 
 from dataclasses import replace
 
+from experiments import replay as replay_command
 from experiments.zoo.reasoning_prompts import FILE, reasoning_prompts
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.metrics.reasoning_sums import boundary_values
+from harness.metrics.results import read_results
+from harness.report.missing_values import masked_text
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind
 from harness.settings.drafting import DraftingConfig
@@ -21,6 +24,7 @@ from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.sections import BackendConfig, DecodingConfig, VerificationConfig
 from harness.settings.usage import normal_form
 from harness.settings.workload import Layout, WorkloadConfig
+from harness.sweep import run
 from harness.workload.conversations import Conversation, conversations, load_prompts
 from harness.workload.prompt import Prompt
 from kernels.contract import Guarantee, VerificationMethod
@@ -214,3 +218,24 @@ def test_memory_of_a_shared_engine_is_counted_once(store, monkeypatch):
         cells = [cell(policy, graphs=graphs) for policy in (PolicyKind.none, PolicyKind.commit, PolicyKind.mask)]
         LocalBackend.prepare_together([LocalBackend(config, store) for config in cells], played)
     assert counted == [1, 3]
+
+
+def test_terms_are_kept_of_rounds_without_masks_and_the_report_says_so(tmp_path, capsys):
+    """With reasoning before the answer and without it. Would catch a run that ends in an error after all its cells are
+    measured and whose report can never be made, and numbers of some rounds that stand for all."""
+    settings = ["workload=reasoning_json", "drafter=draft_model", "constraint=commit", "constraint.parser=zoo,none"]
+    settings += ["workload.num_prompts=2", "decoding.max_new_tokens=60", "measurement.round_terms=true"]
+    settings += ["measurement.baseline=false", "measurement.num_warmup_requests=0", f"output.folder={tmp_path}"]
+    run(*settings)
+    results = read_results(tmp_path)
+    partly, never = results.recording.cells
+    assert not results.unreadable and partly.num_masked_drafts and len(partly.terms.request)
+    assert never.num_masked_drafts and not len(never.terms.request)
+    page = (tmp_path / "report.md").read_text()
+    assert all(f"- terms: {masked_text(item)}" in page for item in (partly, never))
+    capsys.readouterr()
+    assert replay_command.main([str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    assert all(f"note: {masked_text(item)}: " in told for item in (partly, never))
+    assert replay_command.main([str(tmp_path / "cells" / f"{never.cell.record.cell_id}.json.gz")]) == 2
+    assert "verified under a grammar's masks" in capsys.readouterr().err

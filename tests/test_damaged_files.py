@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from safetensors.torch import save_file
 
-from harness.metrics.cell import read_results
 from harness.metrics.frame import results_frame
+from harness.metrics.results import read_results
 from harness.models.checkpoint import INDEX, Checkpoint
 from harness.models.target import load_target
 from harness.records.acceptance_terms import read_terms, write_terms

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from experiments import status as command
 from harness.kernel_bench.history import Line, read_history
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
 from harness.metrics.certification import CERTIFICATION, load_certification
 from harness.metrics.columns import TEXT_COLUMNS
+from harness.metrics.results import read_results
 from harness.records.process_name import ProcessName
 from harness.records.run_status import STATUS
 from harness.report.write import rows

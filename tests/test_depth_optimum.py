@@ -1,14 +1,16 @@
 """What the best choice of depths would have reached: at known times and lengths, and against all policies."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from harness.metrics.cell import Results
 from harness.metrics.decode_steps import decode_rounds
 from harness.metrics.depth_optimum import depth_families
 from harness.metrics.depths_taken import never_taken
 from harness.metrics.recorded_terms import Recorded
-from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
+from harness.metrics.results import Results
+from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, measured_drafts
 from harness.report.cell_names import DEPTHS, label_notes
 from harness.report.tables.depth_choice import depth_choice_tables
 from harness.report.warnings import warnings
@@ -32,7 +34,8 @@ def cell(depth_of, settings):
             now += STEP_S[size][depth]
             for mine in rounds[:size]:
                 accepted, share_s = LENGTHS[depth] - 1, STEP_S[size][depth] / size
-                mine.append(round_record(depth, accepted, now, share_s=share_s))
+                measured = (1.0, 1.0, 1.0) if depth else None
+                mine.append(round_record(depth, accepted, now, share_s=share_s, expected=measured))
         requests += [request_record(mine, f"{2 * pair + place:02}") for place, mine in enumerate(rounds)]
     return cell_record(requests, now, settings)
 
@@ -126,7 +129,7 @@ def with_terms(cell, target_prob):
     parts = []
     for request in cell.record.requests:
         drafts = []
-        for index, count in full_drafts(request):
+        for index, count in measured_drafts(request):
             values = {name: np.ones(count) for name, column in COLUMNS.items() if column.is_required}
             drafts.append(DraftTerms(index, values | dict.fromkeys(("target_prob", "overlap"), np.array(target_prob))))
         parts.append(RequestTerms.of(request.key, drafts))
@@ -148,6 +151,15 @@ def test_rows_bound_every_choice_at_the_times_of_the_run():
     assert np.isnan(depth_families(cells, [with_terms(cells[1], [0.1])])[0][1].by_rows.value)
 
 
+def test_rows_bound_nothing_where_a_grammar_masked_some():
+    """Would catch a bound over the rounds without masks, beside the throughput of all."""
+    deepest = fixed(3)
+    *others, last = deepest.requests
+    masked = replace(last, rounds=tuple(replace(item, expected_accepted=None) for item in last.rounds))
+    cells = analysed(BASELINE, fixed(1), replace(deepest, requests=(*others, masked)), chosen({1: 3, 2: 1}, "planner"))
+    assert np.isnan(depth_families(cells, [with_terms(cells[2], [1.0, 0.5, 0.5])])[0][1].by_rows.value)
+
+
 def test_the_interval_of_the_bound_has_the_times_in_it():
     """Every draft is accepted, and steps of some prompts take twice as long. Would catch observed times."""
 
@@ -159,7 +171,8 @@ def test_the_interval_of_the_bound_has_the_times_in_it():
             for _ in range(10):
                 share_s = (0.01 + 0.001 * depth) * (1 + prompt % 2)
                 now += share_s
-                rounds.append(round_record(depth, depth, now, share_s=share_s))
+                measured = (float(depth),) * 3 if depth else None
+                rounds.append(round_record(depth, depth, now, share_s=share_s, expected=measured))
             requests.append(request_record(rounds, f"{prompt:02}"))
         return cell_record(requests, now, settings)
 

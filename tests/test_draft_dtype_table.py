@@ -8,7 +8,7 @@ import pytest
 from harness.metrics.comparison import comparisons_frame, expected_difference, groups, same_law
 from harness.metrics.definitions import LABEL_NOTES
 from harness.metrics.recorded_terms import Recorded
-from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, full_drafts
+from harness.records.acceptance_terms import COLUMNS, DraftTerms, RequestTerms, collect_terms, measured_drafts
 from harness.report.cell_names import column_name
 from harness.report.figures.sheet import sheet_of
 from harness.report.tables.draft_dtype import draft_dtype_tables
@@ -48,7 +48,7 @@ def recorded(cell, **columns):
     parts = []
     for request in cell.record.requests:
         drafts = []
-        for index, count in full_drafts(request):
+        for index, count in measured_drafts(request):
             values = {name: np.full(count, 0.5) for name, column in COLUMNS.items() if column.is_required}
             drafts.append(DraftTerms(index, values | {name: np.array(value) for name, value in columns.items()}))
         parts.append(RequestTerms.of(request.key, drafts))

@@ -15,9 +15,9 @@ from harness.backends.server.process import Launch, Servers
 from harness.backends.server.server import ServerBackend
 from harness.compose.compose import compose_plan
 from harness.compose.run_plan import cell_rows
-from harness.metrics.cell import read_results
 from harness.metrics.engines import block_pairs, engine_pairs, ratio_by_blocks
 from harness.metrics.estimates import paired_ratio
+from harness.metrics.results import read_results
 from harness.records.schema import CLIENT_CPU, Block
 from harness.report.console import print_summary
 from harness.report.tables.engines import engine_tables

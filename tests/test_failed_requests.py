@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.metrics.cell import Results, analyse
+from harness.metrics.cell import analyse
 from harness.metrics.comparison import comparisons_frame
+from harness.metrics.results import Results
 from harness.records.runs import Run
 from harness.records.schema import Failure
 from harness.report.console import print_summary

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from experiments import run as command
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records.runs import read_runs
 from harness.report.write import write_results
 from tests.test_backend_seam import DEPTH, run_on

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records import InconsistentRecordError
 from harness.records.gpu_samples import GpuSamples
 from harness.report.warnings import warnings

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.report.html.page import html_page, table_view
 from harness.report.number_format import Number, count
 from harness.report.page import whole_report

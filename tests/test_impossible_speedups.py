@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.metrics.cell import ABOVE_BOUND, Results
+from harness.metrics.cell import ABOVE_BOUND
 from harness.metrics.frame import results_frame
 from harness.metrics.ranking import IMPOSSIBLE, OTHER_SESSION
+from harness.metrics.results import Results
 from harness.records.counts import Arrival, DraftCounts, Knowledge
 from harness.records.schema import Block
 from harness.report.cell_names import DISTURBED, DISTURBED_NOTE

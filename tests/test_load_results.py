@@ -12,11 +12,11 @@ import pytest
 
 from experiments import replay, report, reproduce
 from harness.kernel_bench.report import KERNEL_COLUMNS
-from harness.metrics.cell import read_results
 from harness.metrics.certification import COLUMNS, load_certification
 from harness.metrics.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
 from harness.metrics.comparison import comparisons_frame
 from harness.metrics.frame import load_results
+from harness.metrics.results import read_results
 from harness.records.files import write_atomically, write_cell
 from harness.records.runs import read_runs
 from harness.report.write import rows
@@ -104,9 +104,10 @@ def damaged_manifest(folder):
     (folder / "run.json").write_text("{")
 
 
-def damaged_cell(folder):
+def damaged_cells(folder):
     simulated_run(folder, methods=("strict",), num_prompts=2)
-    next((folder / "cells").iterdir()).write_bytes(gzip.compress(b"{}"))
+    for path in (folder / "cells").iterdir():
+        path.write_bytes(gzip.compress(b"{}"))
 
 
 def no_cells(folder):
@@ -133,7 +134,7 @@ def newer_manifest(folder):
         pytest.param(no_cells, "no finished cells", id="no cells yet"),
         pytest.param(damaged_manifest, "run.json: expected a run's manifest", id="damaged manifest"),
         pytest.param(wrong_cells, "run.json: .* cells: expected a list", id="manifest without a list"),
-        pytest.param(damaged_cell, "expected a cell record", id="damaged cell"),
+        pytest.param(damaged_cells, "expected a cell record .*, found no 'schema_version'.*more", id="damaged cells"),
     ],
 )
 def test_errors_name_the_path_and_what_is_wrong(tmp_path, make, message):

@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
 from harness.sweep.run_cells import run_cells
 from tests.resumed_runs import Told, differences, plan_of, run

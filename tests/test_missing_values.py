@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.metrics.cell import Results, analyse
+from harness.metrics.cell import analyse
 from harness.metrics.definitions import METRICS, REASONING_METRICS
+from harness.metrics.results import Results
 from harness.records.runs import Run
 from harness.report.missing_values import (
     NO_BASELINE,

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from experiments import report as command
-from harness.metrics.cell import analyse, read_results
+from harness.metrics.cell import analyse
 from harness.metrics.columns import column_names
 from harness.metrics.frame import load_results
+from harness.metrics.results import read_results
 from harness.records.files import write_cell
 from harness.records.runs import read_runs
 from harness.records.schema import Failure

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from harness.metrics.cell import Results
+from harness.metrics.results import Results
 from harness.report.warnings import warnings
 from tests.synthetic_cells import analysed, config, simulated_cell
 

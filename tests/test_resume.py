@@ -8,8 +8,8 @@ import pytest
 
 from harness.compose.run_plan import Resume, Workers
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
 from harness.metrics.comparison import comparisons_frame
+from harness.metrics.results import read_results
 from harness.records.provenance import provenance
 from harness.report.cell_names import SESSIONS
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes

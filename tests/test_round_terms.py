@@ -29,12 +29,14 @@ def draft_terms(round_index, num_draft_tokens, **others):
 
 
 def requests_and_terms():
-    """Two requests: full drafts of 3 and 2, a shortened one; and a request without drafts."""
+    """Two requests: full drafts of 3 and 2, one under a grammar's masks, a shortened one; and one without drafts."""
+    measured = {"expected": (1.0, 1.0, 1.0)}
     first = [
         round_record(0, 0, 0.1),
-        round_record(3, 1, 0.2),
-        round_record(2, 2, 0.3),
-        round_record(1, 0, 0.4, num_proposed=3),
+        round_record(3, 1, 0.2, **measured),
+        round_record(2, 2, 0.3, **measured),
+        round_record(3, 0, 0.4),
+        round_record(1, 0, 0.5, num_proposed=3),
     ]
     requests = [request_record(first, "a"), request_record([round_record(0, 0, 0.1)], "b")]
     terms = [RequestTerms.of(("b", 0, 0), ()), RequestTerms.of(("a", 0, 0), (draft_terms(1, 3), draft_terms(2, 2)))]
@@ -106,7 +108,7 @@ def test_a_probability_must_be_one(wrong):
 
 
 def test_terms_of_other_drafts_are_refused():
-    """Of another cell, of another round, and of fewer drafts than counted in full."""
+    """Of another cell, of a round under masks, and of fewer drafts than were measured."""
     requests, parts = requests_and_terms()
     cell = cell_record(requests)
     check_terms_of(collect_terms(cell.cell_id, parts), cell)

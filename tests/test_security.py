@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from experiments import reproduce
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records.files import read_cell, write_cell
 from harness.records.schema import Failure
 from harness.report.write import write_results

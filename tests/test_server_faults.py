@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.backends.server.server import ServerBackend
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
 from harness.settings.drafting import DraftingConfig

@@ -6,7 +6,7 @@ import pytest
 
 from harness.compose.run_plan import Resume, RunPlan
 from harness.metrics import load_results
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records import fault_points
 from harness.report.warnings import warnings
 from harness.sweep.run_cells import run_cells

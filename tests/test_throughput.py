@@ -11,7 +11,7 @@ from experiments import run as command
 from experiments.prompt import headline
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.records.files import read_cell
 from harness.records.request import FinishReason
 from harness.report.console import print_summary

@@ -15,7 +15,7 @@ from harness.backends.server.vllm_cpu.environment import installed
 from harness.backends.server.vllm_cpu.start import expand
 from harness.cli.ending import FAILED
 from harness.compose.compose import compose_plan
-from harness.metrics.cell import read_results
+from harness.metrics.results import read_results
 from harness.models.mtp import copy_without_mtp
 from harness.models.zoo import zoo_path
 from harness.sweep.run_cells import run_cells

@@ -11,7 +11,7 @@ import tests.stand_in_vllm_worker as stand_in
 from experiments.replay import main as replay_command
 from harness.backends.recordings.cells import write_cells
 from harness.backends.recordings.read import read_recording, recordings_at
-from harness.metrics.recorded_terms import read_recording as read_cells
+from harness.metrics.results import read_results
 from harness.plugins.vllm import recorder
 from harness.plugins.vllm.recording import Recording
 from harness.records.acceptance_terms import COLUMNS
@@ -140,7 +140,7 @@ def test_replay_gives_what_every_method_accepts_of_these_drafts(tmp_path, capsys
     recorded(tmp_path, engine, "probabilistic", num_steps=20, **HOT)
     assert replay_command([str(tmp_path)]) == 0
     assert "block" in capsys.readouterr().out
-    (item,) = read_cells(tmp_path)[1]
+    (item,) = read_results(tmp_path).recording.cells
     records = {each.key: each for each in item.cell.record.requests}
     drafts = []
     for request, index in zip(item.terms.request, item.terms.round_index, strict=True):
@@ -167,14 +167,14 @@ def test_prompts_are_identified_by_their_tokens_and_copies_counted(tmp_path):
     engine = Engine()
     recorded(tmp_path, engine, num_steps=24, **HOT)
     assert write_cells(tmp_path) == []
-    (item,) = read_cells(tmp_path)[1]
+    (item,) = read_results(tmp_path).recording.cells
     records = item.cell.record.requests
     assert len({each.prompt_id for each in records}) == 6 and {each.sample for each in records} == {0}
     assert item.cell["target"] == "served-target" and item.cell["verification"] == "block"
     again = Engine(seed=1)
     recorded(tmp_path, again, num_steps=24, **HOT)
     write_cells(tmp_path)
-    (item,) = read_cells(tmp_path)[1]
+    (item,) = read_results(tmp_path).recording.cells
     assert {each.sample for each in item.cell.record.requests} == {0, 1} and len(item.cell.record.requests) == 12
 
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path, capsys):
                    "1 requests are left out: they did not end", "1 requests are left out: they lack rounds",
                    "1 requests are left out: they had draft tokens withdrawn"):  # fmt: skip
         assert reason in notes
-    assert len(read_cells(tmp_path)[0][0].record.requests) == 1
+    assert len(read_results(tmp_path).cells[0].record.requests) == 1
 
 
 def test_a_prompt_of_embeddings_is_left_out_alone(tmp_path):

@@ -1,12 +1,11 @@
-"""A cell with its settings, its metrics and the baseline that it is compared with, and runs of cells; no tables."""
+"""A cell with its settings, its metrics and the baseline that it is compared with; no tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from harness.metrics.block_drift import BlockWork, Drift, block_drift
@@ -15,7 +14,8 @@ from harness.metrics.failed_cells import AXES, with_found_settings
 from harness.metrics.settings_columns import SettingReader, other_settings, settings_columns
 from harness.metrics.speedup_bound import ROUNDING, speedup_bound
 from harness.metrics.sums import cell_sums
-from harness.records.runs import Run, read_runs
+from harness.records.files import SUFFIX
+from harness.records.runs import Run
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.identity import key_without
@@ -148,48 +148,52 @@ class CellResult:
         return self.speedup if name == "speedup" else self.estimates.estimate(name)
 
 
-def analyse(runs: Sequence[Run]) -> list[CellResult]:
-    """Compute the sums of every cell and find its baseline."""
-    cells = []
+def analyse(runs: Iterable[Run]) -> list[CellResult]:
+    """Compute the sums of every cell and find its baseline.
+
+    Raises:
+        ValueError: a record has settings that this version cannot read; the message names the file.
+    """
+    cells: list[CellResult] = []
     for run in runs:
-        records = with_found_settings(run.cells)
-        columns = [settings_columns(record, run.name) for record in records]
-        others = other_settings(columns, [record.config for record in records])
-        alone = [
-            CellResult(record, settings | {"other_settings": other}, _estimates(record))
-            for record, settings, other in zip(records, columns, others, strict=True)
-        ]
-        baselines: dict[str, CellResult] = {}
-        for cell in alone:
-            if cell.is_baseline and not cell.record.has_failed:
-                baselines.setdefault(cell.context_key, cell)
-        cells += [replace(cell, baseline=baselines.get(cell.context_key)) for cell in alone]
+        num_unreadable = len(run.unreadable)
+        readable, found = analysed(run)
+        if len(readable.unreadable) > num_unreadable:
+            raise ValueError(readable.unreadable[num_unreadable])
+        cells += found
     return cells
+
+
+def analysed(run: Run) -> tuple[Run, list[CellResult]]:
+    """The cells of a run whose settings can be read, and the run, with the others among the unreadable."""
+    kept, unreadable = list[CellRecord](), list[str]()
+    estimates: dict[str, Estimates] = {}
+    for record in run.cells:
+        try:
+            settings_columns(record, run.name)
+            estimates[record.cell_id] = _estimates(record)
+        except ValueError as error:
+            unreadable.append(f"{run.cells_folder / record.cell_id}{SUFFIX}: {error}")
+        else:
+            kept.append(record)
+    records = with_found_settings(kept)
+    columns = [settings_columns(record, run.name) for record in records]
+    others = other_settings(columns, [record.config for record in records])
+    alone = [
+        CellResult(record, settings | {"other_settings": other}, estimates[record.cell_id])
+        for record, settings, other in zip(records, columns, others, strict=True)
+    ]
+    baselines: dict[str, CellResult] = {}
+    for cell in alone:
+        if cell.is_baseline and not cell.record.has_failed:
+            baselines.setdefault(cell.context_key, cell)
+    cells = [replace(cell, baseline=baselines.get(cell.context_key)) for cell in alone]
+    return replace(run, cells=tuple(kept), unreadable=(*run.unreadable, *unreadable)), cells
 
 
 def _estimates(record: CellRecord) -> Estimates:
     setting, names = SettingReader(record), ("num_resamples", "confidence")
     chosen = {name: setting(f"measurement.{name}") for name in names}
-    at(f"cell {record.cell_id}", lambda: MeasurementConfig(**chosen))
+    blocks = {name: value for name, value in setting("measurement").items() if name == "num_blocks"}
+    at(f"cell {record.cell_id}", lambda: MeasurementConfig(**chosen, **blocks))
     return Estimates(cell_sums(record), chosen["num_resamples"], chosen["confidence"])
-
-
-@dataclass(frozen=True)
-class Results:
-    """Runs and the cells in them."""
-
-    runs: tuple[Run, ...]
-    cells: tuple[CellResult, ...]
-
-    @property
-    def title(self) -> str:
-        """The titles of the runs, or their names."""
-        manifests = [run.manifest for run in self.runs if run.manifest]
-        titles = dict.fromkeys(str(item.get("title") or item.get("name") or "") for item in manifests)
-        return "; ".join(title for title in titles if title) or "Results"
-
-
-def read_results(path: Path) -> Results:
-    """Read what lies at a path (see `harness.records.runs.read_runs`); raises ValueError with the path."""
-    runs = tuple(read_runs(path))
-    return Results(runs, tuple(analyse(runs)))

@@ -82,7 +82,8 @@ def depth_families(cells: Sequence[CellResult], recorded: Sequence[Recorded] = (
             decodes.
         recorded: those of them that have terms.
     """
-    terms = {_key(item.cell): item.terms for item in recorded}
+    # rounds under masks have none: the rest would bound other rounds than those of the run
+    terms = {_key(item.cell): item.terms for item in recorded if not item.num_masked_drafts}
     found: dict[str, list[CellResult]] = {}
     for cell in cells:
         if not (cell.is_baseline or cell.record.has_failed or cell["tree"]) and _has_rounds(cell):

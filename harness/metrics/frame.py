@@ -7,16 +7,17 @@ printed.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import CellResult, analyse
+from harness.metrics.cell import CellResult
 from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_names, with_interval
+from harness.metrics.results import read_results
 from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
-from harness.records.runs import read_runs
 
 NOT_COUNTED = ("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions")
 """Columns between the counts that are none."""
@@ -33,11 +34,19 @@ def load_results(path: str | Path) -> pd.DataFrame:
         The columns of COLUMNS.md; each metric has `<metric>`, `<metric>_low` and `<metric>_high`. Columns that
         an older table lacks are empty.
 
+    Warns:
+        UserWarning: a record cannot be used and has no row; the message names its file.
+
     Raises:
-        ValueError: nothing there or a file that is not a record; the message names the path.
+        ValueError: nothing there or no file that is a record; the message names the path.
     """
     tables = find_cell_tables(Path(path))
-    return read_cell_tables(tables) if tables else results_frame(analyse(read_runs(Path(path))))
+    if tables:
+        return read_cell_tables(tables)
+    results = read_results(Path(path))
+    for text in results.unreadable_records:
+        warnings.warn(f"left out: {text}", stacklevel=2)
+    return results_frame(results.cells)
 
 
 def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from harness.metrics.sessions import sessions_label
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.constraint import AnswerDrafts
-from harness.settings.drafting import SiblingsChoice, siblings_of
+from harness.settings.drafting import DraftingConfig, SiblingsChoice, siblings_of
 from harness.settings.guarantee import rounding_labels, weights_label
 from harness.settings.identity import key_without
 from harness.settings.models import DRAFTERS, Weights, drafter_traits
@@ -31,6 +31,10 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
     """
     setting = SettingReader(record)
     at(f"cell {record.cell_id}: its configuration", check_recorded, record.config)
+    setting("verification")
+    # a tree and a table of depths are texts with a form of their own
+    forms = {name: value for name, value in setting("drafting").items() if name in _FORMS}
+    at(f"cell {record.cell_id}: its configuration", lambda: DraftingConfig(**forms))
     drafter = setting("drafter.kind")
     baseline = drafter == "none"
     guarantee = "lossless" if baseline else setting("guarantee")
@@ -74,6 +78,9 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "rounding": ", ".join(rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))),
         "seed": setting("seed"),
     }
+
+
+_FORMS = ("num_speculative_tokens", "depth", "tree")
 
 
 def _engine(config: Mapping[str, Any]) -> str:

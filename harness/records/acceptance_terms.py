@@ -1,7 +1,8 @@
 """The terms of a cell's drafts: per draft position the probabilities from which every method's acceptance follows.
 
 A file `<cell_id>.terms.npz` lies beside the cell's record when `measurement.round_terms` is set. It holds the drafts
-that count in full, the same ones for which the record holds expected acceptance. A draft is found in the record by its
+for which the record holds expected acceptance: those that count in full and were not verified under a grammar's masks,
+for which terms are not defined. A draft is found in the record by its
 request's key and the index of its round there. One more number per position or per draft is named in
 `harness.records.term_columns` (`is_required=False`) and given in `harness.engine.measure_drafts`; nothing else needs to
 know it.
@@ -164,7 +165,7 @@ def collect_terms(cell_id: str, requests: Iterable[RequestTerms]) -> RoundTerms:
 
 
 def check_terms_of(terms: RoundTerms, cell: CellRecord) -> None:
-    """Check that the terms are those of a cell's full drafts, all of them and no others.
+    """Check that the terms are those of a cell's measured drafts, all of them and no others.
 
     Raises:
         InconsistentRecordError: they are not.
@@ -173,22 +174,30 @@ def check_terms_of(terms: RoundTerms, cell: CellRecord) -> None:
         raise InconsistentRecordError(f"terms are of cell {terms.cell_id}, expected {cell.cell_id}")
     there = zip(terms.request.tolist(), terms.round_index.tolist(), terms.num_draft_tokens.tolist(), strict=True)
     found = {(terms.keys[request], index): count for request, index, count in there}
-    expected = {(item.key, index): count for item in cell.requests for index, count in full_drafts(item)}
+    expected = {(item.key, index): count for item in cell.requests for index, count in measured_drafts(item)}
     if found != expected:
         key, index = sorted(found.items() ^ expected.items())[0][0]
         raise InconsistentRecordError(
-            f"terms of {len(found)} full drafts beside a record of {len(expected)}, which differ first in request "
-            f"{key}, round {index}; run the cell again"
+            f"terms of {len(found)} drafts beside a record that measured {len(expected)}, which differ first in "
+            f"request {key}, round {index}; run the cell again"
         )
 
 
-def full_drafts(request: RequestRecord) -> list[tuple[int, int]]:
-    """(index, number of draft tokens) of each round whose whole draft is evidence."""
+def measured_drafts(request: RequestRecord) -> list[tuple[int, int]]:
+    """(index, number of draft tokens) of each round whose draft has terms where they are recorded."""
     return [
         (index, item.num_draft_tokens)
         for index, item in enumerate(request.rounds)
-        if item.num_draft_tokens == item.num_proposed_tokens > 0
+        if item.num_draft_tokens == item.num_proposed_tokens > 0 and item.expected_accepted is not None
     ]
+
+
+def num_masked_drafts(cell: CellRecord) -> int:
+    """Drafts of a cell with recorded terms that count in full and have none: verified under a grammar's masks."""
+    rounds = (item for request in cell.requests for item in request.rounds)
+    return sum(
+        item.num_draft_tokens == item.num_proposed_tokens > 0 and item.expected_accepted is None for item in rounds
+    )
 
 
 TERMS_VERSION = 1

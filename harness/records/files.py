@@ -221,9 +221,8 @@ def read_cell(path: Path) -> CellRecord:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: expected a whole gzip file, found a damaged one ({error}); {BRING_BACK}") from error
     except (OSError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {type(error).__name__}: {error}"
-        ) from error
+        found = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path}: expected a cell record of schema {SCHEMA_VERSION}, found {found}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

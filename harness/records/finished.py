@@ -85,8 +85,12 @@ class WrittenFiles:
         return path.name in self._digests
 
     def check(self, path: Path) -> None:
-        """Refuse a file that was changed; raises ValueError with its path."""
-        if self.knows(path) and digest_of(path) not in self._digests[path.name]:
+        """Refuse a file that was changed, or cannot be read; raises ValueError with its path."""
+        try:
+            is_changed = self.knows(path) and digest_of(path) not in self._digests[path.name]
+        except OSError as error:
+            raise ValueError(f"{path}: expected a file that can be read, found {error.strerror}") from error
+        if is_changed:
             raise ValueError(
                 f"{path}: expected the file as the run wrote it, found another (edited or damaged); {BRING_BACK}"
             )

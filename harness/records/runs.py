@@ -5,8 +5,8 @@ This module knows where records lie; it does not know what they mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,14 @@ class Run:
     """Cells that the manifest names and that are not there: the run was interrupted or still goes on."""
     unlisted: tuple[str, ...] = ()
     """Cells in the folder that the manifest does not name: left out."""
+    unreadable: tuple[str, ...] = ()
+    """What is wrong with each file that cannot be used, which costs the others nothing; begins with its path."""
+
+    @property
+    def cells_folder(self) -> Path:
+        """Where its records lie."""
+        inside = self.folder / CELLS
+        return inside if inside.is_dir() else self.folder
 
 
 def named(name: str) -> Path:
@@ -51,14 +59,13 @@ def named(name: str) -> Path:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Read everything at a path.
+    """Read everything at a path that can be read.
 
     Args:
         path: a run folder (run.json and cells/), a cells folder, one cell file, or a folder of run folders.
 
     Raises:
-        ValueError: nothing there, no cells, or a file that is not a record or not as the run wrote it; the message
-            names the path.
+        ValueError: nothing there, no cells, or none that is a record as the run wrote it; the message names the path.
     """
     if not path.exists():
         raise ValueError(
@@ -67,18 +74,18 @@ def read_runs(path: Path) -> list[Run]:
         )
     if path.is_file():
         name = path.parent.parent.name if path.parent.name == CELLS else path.parent.name
-        return [Run(name, path.parent, {}, _read_cells([path]))]
+        return _with_cells(path, [_run_of(name, path.parent, [path])])
     if is_run(path):
         return _with_cells(path, [_read_run(path)])
     files = sorted(path.glob(f"*{SUFFIX}"))
     if files:
         name = path.parent.name if path.name == CELLS else path.name
-        return [Run(name, path, {}, _read_cells(files))]
+        return _with_cells(path, [_run_of(name, path, files)])
     folders = sorted(item for item in path.iterdir() if is_run(item))
     if not folders:
         refuse_profile(path)
         raise ValueError(f"{path}: no cell records here; expected {MANIFEST} with {CELLS}/, *{SUFFIX}, or run folders")
-    return _with_cells(path, [_read_run(folder) for folder in folders])
+    return _with_cells(path, [_read_or_named(folder) for folder in folders])
 
 
 def is_run(folder: Path) -> bool:
@@ -98,6 +105,7 @@ def refuse_profile(folder: Path) -> None:
 def _with_cells(path: Path, runs: list[Run]) -> list[Run]:
     if any(run.cells for run in runs):
         return runs
+    refuse_unreadable(runs)
     reported = next((run for run in runs if is_report(run.folder)), None)
     if reported is None:
         raise ValueError(
@@ -111,6 +119,14 @@ def _with_cells(path: Path, runs: list[Run]) -> list[Run]:
     )
 
 
+def refuse_unreadable(runs: Iterable[Run]) -> None:
+    """Raise ValueError where no record of some runs can be used although there are some."""
+    found = list(runs)
+    unreadable = [text for run in found for text in run.unreadable]
+    if unreadable and not any(run.cells for run in found):
+        raise ValueError(unreadable[0] + (f" (and {len(unreadable) - 1} more)" if unreadable[1:] else ""))
+
+
 def is_report(folder: Path) -> bool:
     """Whether a report of a run lies in a folder."""
     return (folder / REPORT).is_file() and (folder / TABLES).is_dir()
@@ -120,25 +136,36 @@ def _read_run(folder: Path) -> Run:
     manifest = read_manifest(folder)
     there = {item.name.removesuffix(SUFFIX): item for item in sorted((folder / CELLS).glob(f"*{SUFFIX}"))}
     listed = list(dict.fromkeys(manifest.get("cells", there)))
-    found = [cell_id for cell_id in listed if cell_id in there]
-    return Run(
-        name=folder.resolve().name,
-        folder=folder,
+    run = _run_of(folder.resolve().name, folder, [there[cell_id] for cell_id in listed if cell_id in there])
+    return replace(
+        run,
         manifest=manifest,
-        cells=_read_cells([there[cell_id] for cell_id in found]),
         missing=tuple(cell_id for cell_id in listed if cell_id not in there),
         unlisted=tuple(cell_id for cell_id in there if cell_id not in listed),
     )
 
 
-def _read_cells(files: Sequence[Path]) -> tuple[CellRecord, ...]:
+def _read_or_named(folder: Path) -> Run:
+    """One run of several; one whose manifest cannot be read costs the others nothing."""
+    try:
+        return _read_run(folder)
+    except ValueError as error:
+        return Run(folder.resolve().name, folder, {}, (), unreadable=(str(error),))
+
+
+def _run_of(name: str, folder: Path, files: Sequence[Path]) -> Run:
     """Read records of one folder; those of which the run has kept a digest must have it."""
-    records = tuple(read_cell(file) for file in files)
-    if files:
-        written = WrittenFiles(files[0].parent)
-        for file in files:
+    written = WrittenFiles(files[0].parent if files else folder)
+    records, unreadable = list[CellRecord](), list[str]()
+    for file in files:
+        try:
+            record = read_cell(file)
             written.check(file)
-    return records
+        except ValueError as error:
+            unreadable.append(str(error))
+        else:
+            records.append(record)
+    return Run(name, folder, {}, tuple(records), unreadable=tuple(unreadable))
 
 
 _FIELDS: Mapping[str, Any] = {
@@ -172,5 +199,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         for index, item in enumerate(manifest.get("skipped", ())):
             at(f"skipped.{index}.cell", typed, Mapping[str, Any] | None, item.get("cell"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: expected a run's manifest; {error}") from error
+        raise ValueError(
+            f"{path}: expected a run's manifest; {error}; the records can be read without it: give {folder / CELLS}"
+        ) from error
     return manifest

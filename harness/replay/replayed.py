@@ -21,7 +21,7 @@ from harness.metrics.metric import Metric
 from harness.metrics.recorded_terms import Recorded
 from harness.metrics.sums import CellSums
 from harness.records import InconsistentRecordError
-from harness.records.acceptance_terms import Floats, Integers, RoundTerms
+from harness.records.acceptance_terms import Floats, Integers, RoundTerms, measured_drafts
 from harness.records.request import EXPECTED_METHODS
 from harness.replay.estimators import Estimator, estimators_of, reaching, recorded_rule, rule_name
 from kernels.verification import Verification
@@ -85,11 +85,13 @@ class Replayed:
         Raises:
             InconsistentRecordError: they differ by more than rounding.
         """
-        for method in EXPECTED_METHODS:
+        requests = self.cell.record.requests
+        rows = [item.rounds[index].expected_accepted for item in requests for index, _ in measured_drafts(item)]
+        lengths = 1 + np.array(rows, dtype=np.float64).mean(axis=0)
+        for method, recorded in zip(EXPECTED_METHODS, lengths.tolist(), strict=True):
             rule = next((item for item in self.rules if rule_name(item) == method), None)
             if rule is None:
                 continue
-            recorded, _ = self.cell.estimates.distribution(f"expected_length_{method}")
             found, _ = self.distribution(series_name(rule, Estimator.given))
             if not abs(found - recorded) <= TOLERANCE:
                 raise InconsistentRecordError(

@@ -23,8 +23,9 @@ from harness.report.table import NONE, Entry, Table
 from kernels.methods import Guarantee, VerificationMethod
 
 BASIS = (
-    "Drafts: those that count in full and were recorded. Every method is computed on the same drafts of the cell "
-    "named under drafts of, in closed form: no random number decides an acceptance."
+    "Drafts: those that count in full and were recorded, which leaves out drafts under a grammar's masks. Every method "
+    "is computed on the same drafts of the cell named under drafts of, in closed form: no random number decides an "
+    "acceptance."
 )
 ESTIMATORS = (
     "given the drafts: mean of 1 + E[A | X_1..X_K], with the drafted tokens as they are; it has the expectation of the "

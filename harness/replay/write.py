@@ -13,7 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from harness.metrics.cell import CellResult
-from harness.metrics.recorded_terms import read_recording
+from harness.metrics.recorded_terms import Recorded
+from harness.metrics.results import Results, read_results
+from harness.records import InconsistentRecordError
 from harness.records.files import write_atomically
 from harness.replay.frames import differences_frame, replay_frame
 from harness.replay.replayed import Replayed, replay
@@ -21,7 +23,9 @@ from harness.replay.several_drafts import several_frame, several_table
 from harness.replay.tables import differences_table, replay_table
 from harness.report.cell_names import column_name, drafter_name
 from harness.report.latex import to_latex
+from harness.report.missing_values import masked_text
 from harness.report.table import Table
+from harness.report.warnings import left_out
 from kernels.verification import Verification
 
 
@@ -31,7 +35,11 @@ class Replay:
 
     replayed: tuple[Replayed, ...]
     without_terms: tuple[CellResult, ...]
-    """Cells with drafts that could not be replayed."""
+    """Cells with drafts that recorded no terms."""
+    masked: tuple[Recorded, ...]
+    """Cells with drafts that were verified under a grammar's masks, for which terms are not defined."""
+    unreadable: tuple[str, ...]
+    """What is wrong with each file that could not be used, and each cell that contradicts its terms."""
     frame: pd.DataFrame
     differences: pd.DataFrame
     several: pd.DataFrame
@@ -52,8 +60,16 @@ class Replay:
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader must know: the cells that are missing."""
-        return [f"no terms recorded: {drafter_name(cell)} {column_name(cell)}" for cell in self.without_terms]
+        """What a reader must know: the drafts and cells that are missing."""
+        return [
+            *left_out(self.unreadable),
+            *(f"no terms recorded: {_name(cell)}" for cell in self.without_terms),
+            *(f"{masked_text(item)}: {_name(item.cell)}" for item in self.masked),
+        ]
+
+
+def _name(cell: CellResult) -> str:
+    return f"{drafter_name(cell)} {column_name(cell)}"
 
 
 def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
@@ -64,14 +80,41 @@ def read_replay(path: Path, rules: Sequence[Verification]) -> Replay:
         rules: the methods; each cell's own is added.
 
     Raises:
-        ValueError: nothing recorded, or files that contradict each other; the message says which.
+        ValueError: no cell has terms that can be used and hold a draft; the message says why.
     """
-    cells, recorded = read_recording(path)
-    replayed = tuple(replay(item, rules) for item in recorded)
-    found = {id(item.cell) for item in recorded}
-    without_terms = tuple(cell for cell in cells if not cell.is_baseline and id(cell) not in found)
-    frames = replay_frame(replayed), differences_frame(replayed, cells), several_frame(replayed)
-    return Replay(replayed, without_terms, *frames)
+    results = read_results(path)
+    replayed, unreadable = list[Replayed](), list[str](results.unreadable)
+    for item in _recorded(path, results):
+        try:
+            replayed.append(replay(item, rules))
+        except InconsistentRecordError as error:
+            unreadable.append(str(error))
+    if not replayed:
+        raise ValueError(unreadable[0])
+    recording = results.recording
+    with_terms = {id(item.cell) for item in recording.cells} | {id(cell) for cell, _ in recording.unreadable}
+    without_terms = tuple(cell for cell in results.cells if not cell.is_baseline and id(cell) not in with_terms)
+    masked = tuple(item for item in recording.cells if item.num_masked_drafts)
+    frames = replay_frame(replayed), differences_frame(replayed, results.cells), several_frame(replayed)
+    return Replay(tuple(replayed), without_terms, masked, tuple(unreadable), *frames)
+
+
+def _recorded(path: Path, results: Results) -> list[Recorded]:
+    """The cells with terms that hold a draft; raises ValueError where there is none, and says why."""
+    recording = results.recording
+    kept = [item for item in recording.cells if len(item.terms.request)]
+    if kept:
+        return kept
+    if recording.unreadable:
+        raise ValueError(recording.unreadable[0][1])
+    if not recording.cells:
+        raise ValueError(
+            f"{path}: expected cells with recorded terms, found none; run with measurement.round_terms=true"
+        )
+    masked = [item for item in recording.cells if item.num_masked_drafts]
+    if masked:
+        raise ValueError(f"{path}: expected drafts with terms, found none; {masked_text(masked[0])}")
+    raise ValueError(f"{path}: expected drafts that count in full, found none; raise decoding.max_new_tokens")
 
 
 def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:

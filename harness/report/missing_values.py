@@ -10,6 +10,7 @@ from math import isnan
 
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
+from harness.metrics.recorded_terms import Recorded
 from harness.records.counts import Knowledge
 from harness.report.bound_notes import bound_notes
 from harness.report.cell_names import label_notes
@@ -44,6 +45,15 @@ def table_notes(cells: Sequence[CellResult], names: Sequence[str]) -> tuple[str,
     what labels mean."""
     notes = (*missing_value_notes(cells, names), *bound_notes(cells, names))
     return (*footnotes(names), *notes, *label_notes(cells))
+
+
+def masked_text(item: Recorded) -> str:
+    """Of which drafts a cell has no terms, although it recorded them."""
+    num_masked, num_kept = item.num_masked_drafts, len(item.terms.request)
+    return (
+        f"{num_masked} of {num_masked + num_kept} drafts that count in full have none: they were verified under a "
+        "grammar's masks, for which terms are not defined"
+    )
 
 
 def missing_value_notes(cells: Sequence[CellResult], names: Sequence[str]) -> list[str]:

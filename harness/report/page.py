@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.metrics.cell import Results
+from harness.metrics.results import Results
 from harness.records.runs import Run
 from harness.report.cell_names import ASSUMED, TIMES, label_notes
 from harness.report.document import Document, Picture, Section, values_table

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.metrics.cell import CellResult, Results, analyse
+from harness.metrics.cell import CellResult
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import paired_difference, paired_ratio
 from harness.metrics.flat_settings import distinct_values, listed
+from harness.metrics.results import Results, results_of
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_warnings, why_unmatched
 from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
@@ -46,6 +47,8 @@ class RunComparison:
     second: str
     tables: tuple[Table, ...]
     warnings: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    """What is wrong with each record of the runs that cannot be used; begins with its path."""
     summary: str
     """How many cells are paired, and the largest differences."""
 
@@ -71,8 +74,10 @@ def read_two_runs(first: Path, second: Path) -> tuple[Results, RunComparison]:
         ValueError: a path does not hold exactly one run; the message names it.
     """
     runs = _with_own_names(_only_run(first), _only_run(second))
-    sides = [tuple(analyse([run])) for run in runs]
-    return Results(runs, (*sides[0], *sides[1])), compare_runs(runs[0].name, sides[0], runs[1].name, sides[1])
+    results, (one, other) = results_of(runs), (run.name for run in runs)
+    sides = ([cell for cell in results.cells if cell["run"] == name] for name in (one, other))
+    comparison = compare_runs(one, next(sides), other, next(sides))
+    return results, replace(comparison, unreadable=results.unreadable_records)
 
 
 def _only_run(path: Path) -> Run:
@@ -104,7 +109,7 @@ def compare_runs(
     ]
     warnings = tuple(matching_warnings(*sides, pairs))
     shown = tuple(table for table in tables if table.rows)
-    return RunComparison(first_name, second_name, shown, warnings, _summary(pairs))
+    return RunComparison(first_name, second_name, shown, warnings, (), _summary(pairs))
 
 
 def _summary(pairs: Sequence[Pair]) -> str:

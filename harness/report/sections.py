@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from harness.metrics.cell import Results
 from harness.metrics.comparison import comparisons_frame
-from harness.metrics.recorded_terms import recorded_cells
+from harness.metrics.results import Results
 from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.concurrency import concurrency_tables
@@ -39,7 +38,7 @@ def answer_tables(results: Results) -> list[Table]:
     they vary."""
     left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
     skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
-    cells, recorded = results.cells, recorded_cells(results.runs, results.cells)
+    cells, recorded = results.cells, results.recording.cells
     tables = [*engine_tables(cells), *repeats_tables(cells), *fastest_tables(cells), *depth_tables(cells)]
     tables += depth_choice_tables(cells, recorded)
     tables += concurrency_tables(cells)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.cell import Results
 from harness.metrics.frame import results_frame
+from harness.metrics.results import Results
 from harness.settings.schema import SettingsError
 from harness.settings.tracker import Tracker
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import CellResult, Results
+from harness.metrics.cell import CellResult
 from harness.metrics.depths_taken import never_taken
 from harness.metrics.intervals import MIN_PROMPTS
+from harness.metrics.results import Results
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
 from harness.report.cell_names import (
@@ -20,7 +21,7 @@ from harness.report.cell_names import (
     varying,
 )
 from harness.report.gpu_notes import gpu_notes
-from harness.report.missing_values import UNKNOWN
+from harness.report.missing_values import UNKNOWN, masked_text
 from harness.settings.depth import depths_name
 from harness.settings.run import skipped_lines
 
@@ -33,7 +34,8 @@ def warnings(results: Results) -> list[str]:
     """What a reader must know about a report: cells that are missing or were skipped, fallbacks, what was
     assumed of models, labels."""
     # runs that are reported together may have skipped the same
-    found = list(dict.fromkeys(text for run in results.runs for text in _of_run(run)))
+    found = left_out(results.unreadable)
+    found += dict.fromkeys(text for run in results.runs for text in _of_run(run))
     done = [cell for cell in results.cells if not cell.record.has_failed]
     without = [cell for cell in done if cell.baseline is None]
     if without:
@@ -62,6 +64,8 @@ def warnings(results: Results) -> list[str]:
     coarse = [cell for cell in done if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
     found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], results.cells)
     found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], results.cells)
+    masked = [item for item in results.recording.cells if item.num_masked_drafts]
+    found += _by_cells("terms", [(masked_text(item), item.cell) for item in masked], results.cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, results.cells)
     assumed = [(text, cell) for cell in results.cells for text in cell.record.assumptions]
@@ -84,6 +88,15 @@ def _above_bound(cells: Sequence[CellResult], among: Sequence[CellResult]) -> li
     ]
 
 
+def left_out(unreadable: Sequence[str]) -> list[str]:
+    """That files were not used, and why.
+
+    Args:
+        unreadable: see `harness.metrics.results.Results`.
+    """
+    return [f"left out: {text}" for text in unreadable]
+
+
 def _of_drift(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
     """Cells whose blocks differ: each by itself, or in one line where there are many."""
     drifts = [cell.drift for cell in cells if cell.drift is not None]
@@ -103,7 +116,7 @@ def _of_drift(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[
 def _of_run(run: Run) -> list[str]:
     """What a run lacks, and whether its cells were measured alike."""
     found = []
-    unfinished = run.manifest.get("num_cells", 0) - len(run.cells)
+    unfinished = run.manifest.get("num_cells", 0) - len(run.cells) - len(run.unreadable)
     if run.missing or unfinished > 0:
         found.append(f"run {run.name} is incomplete: {max(unfinished, len(run.missing))} cells have no record")
     if run.unlisted:

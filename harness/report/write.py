@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.metrics.cell import Results
 from harness.metrics.columns import dictionary
 from harness.metrics.frame import results_frame
+from harness.metrics.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
 from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report

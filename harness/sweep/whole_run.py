@@ -36,7 +36,7 @@ from harness.sweep.supervisor import Supervisor
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.metrics.cell import Results
+    from harness.metrics.results import Results
     from harness.settings.tracker import Tracker
 
 
@@ -75,7 +75,8 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         in_this_process: see `run_here`.
 
     Returns:
-        The exit code: FAILED if a cell or a request failed, or if results could not be sent.
+        The exit code: FAILED if a cell or a request failed, a file could not be read back, or results could not be
+        sent.
 
     Raises:
         SettingsError: another process works in the folder, or a package, a tracker, a launcher or the environment of
@@ -102,8 +103,9 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
             if not is_at_once and _lists(plan.folder, finished):
                 try:
                     write_report(plan.folder, show, plan.folder)
-                except UnwritableError as unwritable:
-                    say(f"no report: {unwritable}")
+                except (ValueError, UnwritableError) as failure:
+                    # what ended the run is told too
+                    say(f"no report: {failure}")
             raise
         try:
             results = write_report(plan.folder, show, plan.folder)
@@ -117,7 +119,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     say(failed if num_failed else "")
     num_partly = sum(cell.record.num_failed_requests > 0 and not cell.record.has_failed for cell in results.cells)
     say(f"requests failed in {num_partly} cells; --retry-failed runs them again" if num_partly else "")
-    return FAILED if num_failed or num_partly or not is_sent else SUCCESS
+    return FAILED if num_failed or num_partly or results.unreadable or not is_sent else SUCCESS
 
 
 def _check(plan: RunPlan) -> None:
@@ -195,7 +197,7 @@ def write_report(
     path: Path, show: Callable[[Results], None], output: Path, formats: Sequence[str] = ("png",), *, html: bool = False
 ) -> Results:
     """Write the report of the records at a path to a folder, show the results, and tell where it is; returns them."""
-    from harness.metrics.cell import read_results
+    from harness.metrics.results import read_results
     from harness.report.warnings import warnings
     from harness.report.write import write_results
 

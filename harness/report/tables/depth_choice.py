@@ -34,7 +34,8 @@ NOTES = (
     "each draft token whether to draft it, as lossless ones must, and drafts no more than the deepest fixed cell is "
     "faster, if rounds begin at that cell's contexts and the time which a draft adds to a step does not depend on "
     "other drafts; policies, which do not see the target's rows or later tokens, need not come near. n/a unless "
-    "measurement.round_terms recorded the deepest fixed cell's drafts, and for methods other than probabilistic.",
+    "measurement.round_terms recorded the deepest fixed cell's drafts, all of them (none is under a grammar's masks), "
+    "and for methods other than probabilistic.",
     "Depths by draft rows (confidence) know more than the batch: their share may exceed 1. Intervals: bootstrap by "
     "prompt; they do not include the drift of the machine.",
 )

@@ -1,7 +1,7 @@
 """Table of the draft-logit cache: what its type, and drawing from other values than it holds, do to the output.
 
 Bias and bound are those of a round's first token given its context, in closed form (`kernels.reference.output_tv`,
-`kernels.reference.output_tv`), averaged over the rounds whose drafts count in full; recorded with
+`kernels.reference.output_tv`), averaged over the rounds that have terms; recorded with
 `measurement.round_terms`. This module knows what to show; it does not know where it is written.
 """
 
@@ -24,10 +24,10 @@ METRIC = "full_draft_length"
 DTYPE_ORDER = ("float32", "float16", "bfloat16")
 BIAS = (
     "bias: total variation between the law of a round's first token, given its context, and the target's distribution "
-    "there, in units of 0.0001; computed in closed form and averaged over the rounds whose drafts count in full. 0 "
-    "where drafts are drawn from the cache, and under methods that do not compare with it, because these are lossless; "
-    "a dash where it was not recorded or has no closed form (block with K > 1). Later tokens are not in it, nor how "
-    "biases add up over a text."
+    "there, in units of 0.0001; computed in closed form and averaged over the rounds whose drafts count in full "
+    "and were verified without a grammar's masks. 0 where drafts are drawn from the cache, and under methods that do "
+    "not compare with it, because these are lossless; a dash where it was not recorded or has no closed form (block "
+    "with K > 1). Later tokens are not in it, nor how biases add up over a text."
 )
 BOUND = (
     "bound: total variation between the distribution that the first draft token was drawn from and the one in the "

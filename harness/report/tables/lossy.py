@@ -1,7 +1,7 @@
 """Table of lossy verification: acceptance beside the distance of what is emitted from the target's distribution.
 
 The distance is that of a round's first token given its context, in closed form (`kernels.reference.output_tv`),
-averaged over the rounds whose drafts count in full. It is recorded with `measurement.round_terms`.
+averaged over the rounds that have terms. It is recorded with `measurement.round_terms`.
 This module knows what to show; it does not know where it is written.
 """
 
@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.cell import CellResult, Results
+from harness.metrics.cell import CellResult
 from harness.metrics.comparison import groups
 from harness.metrics.estimates import Estimate, paired_difference
-from harness.metrics.recorded_terms import Recorded, recorded_cells
+from harness.metrics.recorded_terms import Recorded
+from harness.metrics.results import Results
 from harness.report.cell_names import column_name, group_title
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import table_notes
@@ -25,12 +26,12 @@ COLUMN = "output_tv"
 DISTANCE = (
     "distance: total variation between the law of a round's first token, given its context, and the target's "
     "distribution there, in percent; computed in closed form and averaged over the rounds whose drafts count in "
-    "full, in the contexts that the method itself came to; of fly from the drafts that were drawn, without bias where "
-    "they hold no end-of-sequence token. 0 for lossless methods, by definition. Later tokens of a round are not in it, "
-    "nor is how distances add up over a text."
+    "full and were verified without a grammar's masks, in the contexts that the method itself came to; of fly from the "
+    "drafts that were drawn, without bias where they hold no end-of-sequence token. 0 for lossless methods, by "
+    "definition. Later tokens of a round are not in it, nor is how distances add up over a text."
 )
 NO_DIFFERENCE = (
-    "–: the row that the others are compared with, or there is none; n/a as a distance: no draft counts in full."
+    "–: the row that the others are compared with, or there is none; n/a as a distance: there is no such round."
 )
 METRICS = ("full_draft_length", "acceptance_rate", "speedup")
 
@@ -66,14 +67,14 @@ MINUS_REFERENCE = "its difference to "
 
 def distances(results: Results) -> dict[str, Estimate]:
     """Distance of every cell that recorded it, by id."""
-    recorded = recorded_cells(results.runs, results.cells)
-    return {item.cell.record.cell_id: distance(item) for item in recorded if COLUMN in item.terms.values}
+    found = (item for item in results.recording.cells if COLUMN in item.terms.values)
+    return {item.cell.record.cell_id: distance(item) for item in found}
 
 
 def distance(item: Recorded, column: str = COLUMN) -> Estimate:
     """Mean distance, or of another column of whole drafts, with its interval by prompt.
 
-    It is taken over a cell's rounds whose drafts count in full.
+    It is taken over a cell's rounds that have terms.
     """
     estimates = item.cell.estimates
     row_of = {prompt_id: row for row, prompt_id in enumerate(estimates.sums.prompt_ids)}
