@@ -211,6 +211,9 @@ def test_the_ranking_is_over_prompts_that_one_session_measured_in_all_cells():
     assert max(speeds) == speeds[2] and not cells[2].exceeds_bound
     (table,) = fastest_tables(cells)
     assert column(table, "fastest") == ["K = 1, block, sampled drafts [2 sessions]"]
+    assert "ranked on 3 of 6 prompts: those that one session measured in all cells." in table.notes
+    (line,) = [text for text in warnings(Results((), tuple(cells))) if text.startswith("speedup: over 3 of 6 prompts")]
+    assert "strict" in line and "block" not in line
 
 
 def test_without_a_baseline_of_their_session_cells_are_ranked_among_themselves():

@@ -13,14 +13,20 @@ CANNOT_BE_TOLD = "cannot be told"
 REASONS = {
     FAILED_REQUESTS: "the throughput is that of the requests that were answered; --retry-failed runs the others again.",
     IMPOSSIBLE: "the speedup is above the most that the cell's drafts can buy (see disturbed); run it again.",
-    OTHER_SESSION: "no prompt of the cell was measured in one session with all others; these are ranked on the prompts "
-    "that one session measured in all of them. --fresh measures all cells together.",
+    OTHER_SESSION: "no prompt of the cell was measured in one session with all others; --fresh measures all together.",
 }
 
 
 def ranking_notes(rankings: Sequence[Ranking]) -> list[str]:
-    """Those reasons that occur."""
+    """Those reasons that occur, and over how many prompts cells are ranked where that is not all of them."""
     found = {reason for ranking in rankings for _, reason in ranking.compared.left_out}
     notes = [f"not ranked, {reason}: {text}" for reason, text in REASONS.items() if reason in found]
     has_none = any(ranking.compared.says_nothing for ranking in rankings)
-    return [*notes, *([f"{CANNOT_BE_TOLD}: no cell with drafts could be ranked."] if has_none else [])]
+    for ranking in rankings:
+        num_ranked = len(ranking.compared.prompt_ids)
+        num_prompts = max((cell.estimates.num_prompts for cell in ranking.compared.cells), default=0)
+        if num_ranked < num_prompts:
+            notes.append(
+                f"ranked on {num_ranked} of {num_prompts} prompts: those that one session measured in all cells."
+            )
+    return [*dict.fromkeys(notes), *([f"{CANNOT_BE_TOLD}: no cell with drafts could be ranked."] if has_none else [])]

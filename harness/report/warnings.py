@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
 from harness.metrics.depths_taken import never_taken
+from harness.metrics.estimates import paired
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.results import Results
 from harness.metrics.sessions import changed_between
@@ -46,6 +47,8 @@ def warnings(results: Results) -> list[str]:
             f"{len(apart)} cells were measured in other sessions than their baseline, so no speedup; --fresh measures "
             f"them together ({_names(apart, results.cells)})"
         )
+    partly = [(text, cell) for cell in done for text in _over_some_prompts(cell)]
+    found += _by_cells("speedup", partly, results.cells)
     few = [cell for cell in done if cell.estimates.num_prompts < 2]
     if few:
         found.append(f"{len(few)} cells have fewer than 2 prompts, so no intervals")
@@ -151,6 +154,19 @@ def _share_no_session(cell: CellResult, baseline: CellResult) -> bool:
     """Whether no block of two cells was measured in one session; false where blocks are not known."""
     mine, others = ({*item.record.sessions} for item in (cell, baseline))
     return bool(mine and others) and not mine & others
+
+
+def _over_some_prompts(cell: CellResult) -> list[str]:
+    """On how few of its prompts a cell has a speedup, where the others were measured in two sessions."""
+    if cell.baseline is None or cell.is_baseline:
+        return []
+    num_common, num_paired = (
+        paired(cell.baseline.estimates, cell.estimates, in_one_session)[0].num_prompts
+        for in_one_session in (False, True)
+    )
+    if not 0 < num_paired < num_common:
+        return []
+    return [f"over {num_paired} of {num_common} prompts, those that one session measured in cell and baseline"]
 
 
 def _place(cell: CellResult, cells: Sequence[CellResult]) -> str:
