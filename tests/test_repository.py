@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|tmp|home|Users)/\w")
-MAX_TRACKED_BYTES = 47_000_000
+MAX_TRACKED_BYTES = 45_000_000
 MAX_ZOO_BYTES = 32_000_000
 
 
