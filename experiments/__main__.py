@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from harness.cli.ending import INTERRUPTED, SUCCESS, WRONG_SETTINGS, to_be_queued_again
@@ -34,6 +34,7 @@ ALIASES = {"again": "reproduce"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    _find_modules_here()
     if "COMP_LINE" in os.environ:
         return _complete()
     name, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
@@ -48,6 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"error: unknown command {name!r}{did_you_mean(name, list(COMMANDS))}; {PROGRAM} --help lists all")
         return WRONG_SETTINGS
     return _main_of(name, others)
+
+
+def _find_modules_here() -> None:
+    """Let modules of the user's own be imported from the current folder, as `python -m` does.
+
+    Behind what is installed, so that a folder with a checkout does not take the place of the package that runs.
+    """
+    with suppress(FileNotFoundError):  # the folder may be gone
+        here = os.getcwd()
+        if not sys.flags.safe_path and here not in sys.path and "" not in sys.path:
+            sys.path.append(here)
 
 
 def overview() -> str:

@@ -44,7 +44,11 @@ def test_two_workers_find_exactly_what_one_finds():
 
 
 @pytest.mark.parametrize(
-    ("function", "message"), [("raises", "raised RuntimeError: no such kernel"), ("dies", "died with exit code 9")]
+    ("function", "message"),
+    [
+        ("raises", "raised RuntimeError: no such kernel (broken_subject.py, line 8, in draw); --workers 1"),
+        ("dies", "died with exit code 9"),
+    ],
 )
 def test_a_worker_that_fails_stops_the_command_with_one_line(function, message, monkeypatch, tmp_path, capsys):
     (tmp_path / "broken_subject.py").write_text(BROKEN_SUBJECT)

@@ -37,7 +37,7 @@ A whole subject, in my_core.py, with the reference in the place of the code to t
         can = Features(methods=frozenset({VerificationMethod.block}), padded_rows=False)
         return Functions("my core", my_verify, draw.draw, coupled.coupled_draw, can)
 
-Then, with the folder of my_core.py on PYTHONPATH:
+Then, from the folder of my_core.py, or with it on PYTHONPATH:
 
     rejection-lab certify --subject my_core:my_core
 """
@@ -53,6 +53,7 @@ import torch
 from torch import Tensor
 
 from harness.certification.implementations import NAMED
+from harness.settings.own_code import import_place, note_own_file, own_place
 from harness.settings.schema import SettingsError
 from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
@@ -177,8 +178,12 @@ def load_subject(path: str, device: torch.device) -> Subject:
         raise SettingsError(f"--subject: expected {', '.join(NAMED)} or package.module:function, found {path!r}")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SettingsError(f"--subject: cannot import {module_name!r} ({error}); is it on the path?") from error
+    except Exception as error:
+        raise SettingsError(
+            f"--subject: cannot import {module_name!r} ({type(error).__name__}: {error}{import_place(error)}); Python "
+            "looks for it from the current folder and in PYTHONPATH"
+        ) from error
+    note_own_file(getattr(module, "__file__", None))
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SettingsError(f"--subject: expected a function {function_name!r} in {module_name}, found none")
@@ -201,5 +206,5 @@ def _made(path: str, function: Callable[[torch.device], Subject], device: torch.
     except SettingsError:
         raise
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = " ".join(f"{type(error).__name__}: {error}{own_place(error)}".split())
         raise SettingsError(f"--subject: {path} raised {text}; --debug shows where") from error

@@ -25,6 +25,7 @@ from harness.certification.controls import Control
 from harness.certification.evaluate import Conditions, Outcome, evaluate
 from harness.certification.jobs import chosen_jobs
 from harness.certification.subject import Subject, load_subject
+from harness.settings.own_code import own_place
 from kernels.methods import DraftSampling, Method
 
 Group = tuple[Method, DraftSampling, str, bool]
@@ -95,8 +96,8 @@ def evaluate_in_workers(
                 raise _death(workers, started, jobs) from error
             except Exception as error:
                 failed = WorkerError(
-                    f"the worker that simulated {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}; "
-                    "--workers 1 simulates in one process"
+                    f"the worker that simulated {jobs[futures[future]].name!r} raised {type(error).__name__}: {error}"
+                    f"{''.join(getattr(error, '__notes__', ()))}; --workers 1 simulates in one process"
                 )
                 failed.add_note("".join(traceback.format_exception(error)))
                 raise failed from error
@@ -152,4 +153,9 @@ def _subject_and_jobs() -> tuple[Subject, list[Case | Control]]:
 def _evaluate(index: int) -> Outcome:
     _started.put((multiprocessing.current_process().pid, index))
     subject, jobs = _subject_and_jobs()
-    return evaluate(subject, jobs[index], _conditions)
+    try:
+        return evaluate(subject, jobs[index], _conditions)
+    except Exception as error:
+        # its frames stay in this process; notes go along
+        error.add_note(own_place(error))
+        raise

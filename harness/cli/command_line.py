@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from harness.cli.arguments import add_settings, flags_of, read_settings
 from harness.cli.ending import FAILED, INTERRUPTED, SUCCESS, WRONG_SETTINGS
+from harness.settings.own_code import own_place
 from harness.settings.schema import SettingsError, all_settings, did_you_mean, group_options
 
 PROGRAM = "rejection-lab"
@@ -108,7 +109,7 @@ class CommandParser(argparse.ArgumentParser):
         except (ValueError, OSError) as error:
             if "--debug" in given:
                 raise
-            say(f"error: {error}")
+            say(f"error: {error}{own_place(error)}")
             return WRONG_SETTINGS if isinstance(error, SettingsError) else wrong_input
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:

@@ -64,6 +64,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
 from harness.settings.imported import ImportPath
 from harness.settings.models import DrafterConfig, DrafterKind, NgramMatch, Weights
+from harness.settings.own_code import own_place
 from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling
 
@@ -201,7 +202,9 @@ def _built(kind: ImportPath, build: Callable[[DrafterSetup], Drafter], setup: Dr
     try:
         drafter = build(setup)
     except Exception as error:
-        raise ValueError(f"{KEY}: {kind} failed while it was made: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{KEY}: {kind} failed while it was made: {type(error).__name__}: {error}{own_place(error)}"
+        ) from error
     missing = [name for name in _PARTS if not hasattr(drafter, name)]
     if missing:
         raise ValueError(

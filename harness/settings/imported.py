@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from harness.settings.own_code import import_place, note_own_file
+
 FORM = "PACKAGE.MODULE:NAME"
 _brought = set[str]()
 
@@ -42,7 +44,8 @@ class ImportPath(str):
         except Exception as error:
             raise ValueError(
                 f"{key}: expected an object {FORM} that can be imported, found {self} "
-                f"({type(error).__name__}: {error}); Python looks for it from the current folder and in PYTHONPATH"
+                f"({type(error).__name__}: {error}{import_place(error)}); Python looks for it from the current folder "
+                "and in PYTHONPATH"
             ) from error
         if not isinstance(found, kind):
             raise ValueError(f"{key}: expected {self} to be a {kind.__module__}.{kind.__qualname__}, found {found!r}")
@@ -61,7 +64,9 @@ class ImportPath(str):
 def _imported(module: str) -> ModuleType:
     before = {*sys.modules}
     try:
-        return import_module(module)
+        found = import_module(module)
+        note_own_file(getattr(found, "__file__", None))
+        return found
     finally:
         _brought.update(sys.modules.keys() - before)
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from harness.backends.backend import backend_class
 from harness.records.files import identity
-from harness.records.provenance import ROOT, provenance
+from harness.records.provenance import provenance
 from harness.records.schema import CellRecord, Failure
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import guarantee, labels
 from harness.settings.identity import determinants, plain_values, with_rates
+from harness.settings.own_code import own_place, place_of
 from harness.workload.conversations import Conversation, fingerprint
 
 
@@ -30,20 +31,17 @@ class DeviceLostError(ValueError):
 
 
 def failure_of(error: BaseException, **settings: Any) -> Failure:
-    """An error as a record keeps it: files by their place in a package, so that no folder of the machine is named."""
+    """An error as a record keeps it: files by their place in a package, so that no folder of the machine is named.
+
+    Where it came out of code of the user's own, its message says so.
+    """
     found = traceback.TracebackException.from_exception(error)
     cause: traceback.TracebackException | None = found
     while cause is not None:
         for frame in cause.stack:
-            frame.filename = _place_of(Path(frame.filename))
+            frame.filename = place_of(Path(frame.filename))
         cause = cause.__cause__ or cause.__context__
-    return Failure(type(error).__name__, str(error), "".join(found.format()), settings)
-
-
-def _place_of(path: Path) -> str:
-    """A source file without the folders above its package."""
-    folders = [folder for folder in (str(ROOT), *sys.path) if folder and path.is_relative_to(folder)]
-    return path.relative_to(max(folders, key=len)).as_posix() if folders else path.name
+    return Failure(type(error).__name__, f"{error}{own_place(error)}", "".join(found.format()), settings)
 
 
 def failed_id(cell: CellConfig, played: Sequence[Conversation]) -> str:
