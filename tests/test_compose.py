@@ -1,5 +1,6 @@
 """From conf/ and a command line to the cells of a plan, without a model."""
 
+import unicodedata
 from dataclasses import fields
 from pathlib import Path
 
@@ -135,8 +136,10 @@ def test_a_single_cell_gets_its_baseline():
         ("decoding.temperature=range(0,1,0.25)", [0, 0.25, 0.5, 0.75]),
         ("drafter=glob(eagle*)", ["eagle", "eagle3"]),
         ("verification.synthetic_rates=[0.8,0.5],[0.9,0.4]", [[0.8, 0.5], [0.9, 0.4]]),
+        ("workload.path=größe.jsonl,'a ö',zzzö", ["größe.jsonl", "a ö", "zzzö"]),
+        ("workload.categories=[日本語],[öf6]", [["日本語"], ["öf6"]]),
     ],
-    ids=["range", "range of numbers", "glob", "lists"],
+    ids=["range", "range of numbers", "glob", "lists", "letters that Hydra's grammar does not have", "lists of them"],
 )
 def test_ranges_globs_and_lists_are_sweeps_too(argument, values):
     given = read_overrides([argument])
@@ -176,6 +179,13 @@ def test_a_prompt_file_is_taken_without_an_experiment():
 def test_name_and_folder_can_be_given():
     assert compose_plan(["experiment=methods", "name=mine", "verification=strict"]).folder == Path("results/runs/mine")
     assert compose_plan(["output.folder=elsewhere/x"]).folder == Path("elsewhere/x")
+
+
+@pytest.mark.parametrize("name", ["größe", '"größe"', unicodedata.normalize("NFD", "größe")])
+def test_a_name_may_have_any_letters(name):
+    """Would catch a grammar of ASCII alone, and two folders for one name that is typed in two ways."""
+    plan = compose_plan([f"name={name}", "title=Größe"])
+    assert (plan.name, plan.title, plan.folder) == ("größe", "Größe", Path("results/runs/größe"))
 
 
 def test_the_plan_carries_a_command_that_can_be_pasted():

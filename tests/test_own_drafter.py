@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments.run import main
+from experiments.status import main as status
 from harness.backends.local.local import LocalBackend
 from harness.compose.compose import compose_plan
 from harness.compose.from_records import recorded_cell
@@ -47,7 +48,7 @@ def build(name: str):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     sweep = [f"drafter.kind={OURS},ngram", "decoding.temperature=0,1", "measurement.round_terms=true"]
-    return small_run(tmp_path_factory.mktemp("own"), *sweep)
+    return small_run(tmp_path_factory.mktemp("größe"), "name=größe", *sweep)
 
 
 def test_records_name_it_and_it_changes_no_greedy_token(run):
@@ -60,6 +61,12 @@ def test_records_name_it_and_it_changes_no_greedy_token(run):
             assert recorded_cell(record).drafter.kind.value == kind
     assert list(sorted(answers)) == ["ngram", "none", OURS]
     assert answers[OURS] == answers["none"]
+
+
+def test_the_run_has_a_name_in_any_letters(run, capsys):
+    """Would catch a file that cannot be written or read again under it."""
+    assert status([str(run)]) == 0 and f"{run.name}: done" in capsys.readouterr().out
+    assert "größe" in (run / "report.md").read_text(encoding="utf-8")
 
 
 def test_tables_show_it_under_its_name_with_its_acceptance_and_speedup(run):

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -93,7 +94,8 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(invalid_text(skipped, num_points))
     check_cells(given, cells)
-    name = root.name or (experiment if experiment != "null" else "run")
+    # one form of letters with marks, whose two parts some keyboards and file systems give one by one
+    name = normalize("NFC", root.name or (experiment if experiment != "null" else "run"))
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
     folder = Path(root.output.folder) if root.output.folder else RUNS / name

@@ -8,6 +8,7 @@ GPU is read here too; the command line wins. This module does not know what the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -68,8 +69,7 @@ def read_overrides(arguments: Sequence[str]) -> dict[str, Given]:
     """
     given: dict[str, Given] = {}
     for argument in arguments:
-        override = _parse(argument)
-        item = check_given(override.key_or_group, _values(override), override.is_sweep_override())
+        item = check_given(*_parse(argument))
         if item.key in given:
             raise SettingsError(f"{item.key} is given twice; give it once, a sweep as {item.key}=first,second")
         given[item.key] = item
@@ -94,22 +94,47 @@ def check_given(key: str, values: Sequence[Any], is_sweep: bool) -> Given:
     return Given(key, tuple(_valid(key, value) for value in values), False, is_sweep)
 
 
-def _parse(argument: str) -> Override:
+def _parse(argument: str) -> tuple[str, list[Any], bool]:
+    """(key, values, whether they are a sweep) of one argument."""
     key, equals, value = argument.partition("=")
     if not equals:
         raise SettingsError(f"expected setting=value or group=option, found {argument!r}{_hint_for(argument)}")
+    mark = _mark(argument)
     try:
-        override = OverridesParser.create().parse_override(argument)
+        override = OverridesParser.create().parse_override(_in_ascii(argument, mark))
     except HydraException as error:
         hint = f"""put quotes around a value with special characters: '{key}="{value}"'"""
         if value.count("[") > value.count("]"):
             hint = f"close the bracket: '{key}={value}]'"
         if value.endswith(","):
             hint = f"write no space after the comma: {key}=first,second"
-        raise SettingsError(f"cannot read {argument!r} ({_first_line(error)}); {hint}") from error
+        raise SettingsError(f"cannot read {argument!r} ({_restored(_first_line(error), mark)}); {hint}") from error
     if override.type is not OverrideType.CHANGE or override.package is not None:
         raise SettingsError(f"{argument!r}: every setting exists already; write {key.lstrip('+~')}=value")
-    return override
+    values = [_restored(value, mark) for value in _values(override, mark)]
+    return _restored(override.key_or_group, mark), values, override.is_sweep_override()
+
+
+def _mark(text: str) -> str:
+    """Letters that the text does not have in a row."""
+    longest = max(map(len, re.findall("z+", text)), default=0)
+    return "z" * (longest + 1)
+
+
+def _in_ascii(text: str, mark: str) -> str:
+    """The text with a word in the place of each character that is not ASCII: Hydra's grammar knows no such letters."""
+    return "".join(each if each.isascii() else f"{mark}{ord(each):x}{mark}" for each in text)
+
+
+def _restored(value: Any, mark: str) -> Any:
+    """A value, a list of them, or an object, with the characters that `_in_ascii` replaced."""
+    if isinstance(value, str):
+        return re.sub(f"{mark}([0-9a-f]+){mark}", lambda found: chr(int(found[1], 16)), value)
+    if isinstance(value, list):
+        return [_restored(item, mark) for item in value]
+    if isinstance(value, dict):
+        return {_restored(name, mark): _restored(item, mark) for name, item in value.items()}
+    return value
 
 
 def _hint_for(argument: str) -> str:
@@ -117,13 +142,13 @@ def _hint_for(argument: str) -> str:
     return f" (did you mean {groups[0]}={argument}?)" if groups else ""
 
 
-def _values(override: Override) -> list[Any]:
+def _values(override: Override, mark: str) -> list[Any]:
     if not override.is_sweep_override():
         return [_plain(override.value())]
     value = override.value()
     if isinstance(value, Glob):
         options = group_options().get(override.key_or_group, ())
-        return [name for name in options if any(fnmatch(name, pattern) for pattern in value.include)]
+        return [name for name in options if any(fnmatch(name, _restored(each, mark)) for each in value.include)]
     if not override.is_discrete_sweep():
         raise SettingsError(f"{override.input_line!r}: an interval has no list of values; use a,b or range(a,b)")
     values = [_plain(item) for item in override.sweep_iterator()]
