@@ -1,13 +1,15 @@
 """Rebuild tables and figures from the records of a run, without torch.
 
-PATH is the name of a run in results/runs, a run folder, its cells folder, one cell file, or a folder of run folders.
-Without --format the report is written beside the records (report.md, tables/, figures/) and a summary is printed. With
---format one row per cell goes to standard output, and nothing is written. A record that cannot be read costs the others
-nothing: it is named, and the command exits with 1; with 2 if there is none that can. With --html there is also
-report.html, one page that holds everything and needs no server and no network. Two PATHs and --html write one page
-(comparison.html, beside the second) about both runs and their differences, paired by prompt.
+PATH is the name of a run in results/runs (of one without a name the word will do), a run folder, its cells folder, one
+cell file, or a folder of run folders. Without --format the report is written beside the records (report.md, tables/,
+figures/) and a summary is printed. With --format one row per cell goes to standard output, and nothing is written. A
+record that cannot be read costs the others nothing: it is named, and the command exits with 1; with 2 if there is none
+that can. With --html there is also report.html, one page that holds everything and needs no server and no network. Two
+PATHs and --html write one page (comparison.html, beside the second) about both runs and their differences, paired by
+prompt.
 
 examples:
+  rejection-lab report
   rejection-lab report quickstart
   rejection-lab report results/runs/quickstart --format csv > cells.csv
   rejection-lab report results/runs --output comparison
@@ -24,15 +26,16 @@ from pathlib import Path
 
 from harness.cli.command_line import CommandParser, say
 from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
-from harness.records.runs import named
+from harness.records.runs import RUNS, last_run, named
 from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = CommandParser("report", __doc__, "PATH [PATH]")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("path", nargs="?", type=named, metavar="PATH", help="name of a run, or where the records are")
+    parser = CommandParser("report", __doc__, "[PATH [PATH]]")
+    what = parser.add_mutually_exclusive_group()
+    of_path = "name of a run, or where the records are (default: the last run in results/runs)"
+    what.add_argument("path", nargs="?", type=named, metavar="PATH", help=of_path)
     what.add_argument("--columns", action="store_true", help="print what every column means, with its unit")
     parser.add_argument("other", nargs="?", type=named, metavar="PATH", help="another run, to compare with (--html)")
     parser.add_argument("--html", action="store_true", help="write one page of HTML that holds everything")
@@ -51,10 +54,15 @@ def _run(options: argparse.Namespace) -> int:
     from harness.report.warnings import left_out
     from harness.report.write import column_dictionary, default_output, rows, write_comparison
 
-    unreadable: Sequence[str] = ()
     if options.columns:
         print(column_dictionary(), end="")
-    elif options.other is not None:
+        return SUCCESS
+    if options.path is None:
+        options.path = last_run()
+        if options.path is None:
+            raise SettingsError(f"PATH: expected the name of a run or where records are, found no run in {RUNS}")
+        say(f"the last run: {options.path}")
+    if options.other is not None:
         output = default_output(options.other) if options.output is None else options.output
         page, comparison = write_comparison(options.path, options.other, output)
         print("\n".join([comparison.summary, *(comparison.settings_lines or ["no setting differs"])]))

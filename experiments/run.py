@@ -2,8 +2,8 @@
 
 Several values of a setting or group, separated by commas, are a sweep. The autoregressive baseline of each combination
 is added by itself. Nothing is loaded before every cell has been checked. Records, tables and figures go to
-results/runs/NAME; `rejection-lab report FOLDER` rebuilds tables and figures. The same command goes on where a run was
-stopped.
+results/runs/NAME, or to a folder of their own named by the time and a word; `rejection-lab report NAME` rebuilds tables
+and figures. The same command goes on where its last run was stopped.
 
 examples:
   rejection-lab run experiment=quickstart
@@ -72,10 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     from harness.compose.compose import compose_plan
     from harness.compose.run_plan import Resume
+    from harness.compose.unnamed import resumed
 
+    resume = Resume(options.fresh, options.accept_drift, options.retry_failed)
     plan = replace(
-        compose_plan(options.overrides),
-        resume=Resume(options.fresh, options.accept_drift, options.retry_failed),
+        resumed(compose_plan(options.overrides), resume),
         workers=Workers(options.devices, options.stall_limit),
     )
     if options.devices != Workers.devices and plan.launcher.kind is not LauncherKind.local:

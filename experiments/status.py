@@ -22,7 +22,7 @@ from harness.cli.command_line import CommandParser
 from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.lost_files import LostFiles, lost_files
 from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
-from harness.records.runs import RUNS, named, refuse_profile
+from harness.records.runs import RUNS, is_unnamed, named, refuse_profile
 from harness.settings.schema import SettingsError
 
 
@@ -70,6 +70,8 @@ def _all_runs() -> list[str]:
             # many runs may be large, and another one may be measuring here
             lost = _lost(path.parent, status, reads=False)
             line = f"{path.parent.name}: {_state(status, lost)}; {_cells(status, lost)}"
+            # its name says nothing of what it is
+            line += f"; {status.command}" if is_unnamed(path.parent.name) and status.command else ""
             found.append((status.updated_unix_s, line))
     return [line for _, line in sorted(found, reverse=True)] + unreadable
 

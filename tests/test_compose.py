@@ -173,7 +173,7 @@ def test_a_prompt_file_is_taken_without_an_experiment():
         pytest.skip(f"needs {MT_BENCH.name} of MT-Bench beside the repository")
     plan = compose_plan([f"workload.path={MT_BENCH}", "drafter=eagle3"])
     assert [summary(cell)[0] for cell in plan.cells] == ["none", "eagle3"]
-    assert (plan.name, plan.folder) == ("run", Path("results/runs/run"))
+    assert plan.is_unnamed and plan.folder == Path("results/runs") / plan.name
 
 
 def test_name_and_folder_can_be_given():

@@ -31,6 +31,7 @@ from harness.compose.checks import check_cells, check_target
 from harness.compose.overrides import Given, check_given, read_overrides, size_warning, smaller_values
 from harness.compose.preferred_checkpoints import resolve_preferred
 from harness.compose.run_plan import RunPlan, with_baselines
+from harness.compose.unnamed import in_own_folder
 from harness.records.runs import RUNS
 from harness.settings.cell import CellConfig, InvalidCombinationError
 from harness.settings.imported import named
@@ -54,6 +55,8 @@ SLOWEST_FIRST = (
 )
 """Order of the product of a sweep; settings of one section keep the order in which they were given."""
 
+UNNAMED = "run"
+"""Name of a run for which only a folder is given."""
 Point = dict[str, Any]
 """One value for each swept setting or group."""
 
@@ -78,7 +81,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         command: the command line as typed, kept in the plan; built from the arguments if empty.
 
     Returns:
-        The plan, with baselines and without duplicates.
+        The plan, with baselines and without duplicates, in a new folder where none is named.
 
     Raises:
         SettingsError: for anything wrong with the settings, in one line; combinations without meaning are listed.
@@ -94,14 +97,15 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(invalid_text(skipped, num_points))
     check_cells(given, cells)
+    is_unnamed = not (root.name or root.output.folder) and experiment == "null"
     # one form of letters with marks, whose two parts some keyboards and file systems give one by one
-    name = normalize("NFC", root.name or (experiment if experiment != "null" else "run"))
+    name = normalize("NFC", root.name or (experiment if experiment != "null" else UNNAMED))
     if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
         raise SettingsError(f"name: expected letters, digits, dots, dashes and underscores, found {name!r}")
     folder = Path(root.output.folder) if root.output.folder else RUNS / name
     if os.path.isfile(folder):  # Path.is_file raises for a name that is too long
         raise SettingsError(f"output.folder: expected a folder, found a file at {str(folder)!r}")
-    return RunPlan(
+    plan = RunPlan(
         name=name,
         title=root.title or name,
         cells=with_baselines(cells),
@@ -114,7 +118,9 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         warnings=tuple(warnings),
         launcher=_launcher(root),
         tracking=root.output.tracking,
+        is_unnamed=is_unnamed,
     )
+    return in_own_folder(plan)
 
 
 def _launcher(root: DictConfig) -> LauncherConfig:

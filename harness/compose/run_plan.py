@@ -9,10 +9,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from harness.records.files import identity
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.identity import determinants, key_without, plain_values
@@ -76,6 +78,13 @@ class RunPlan:
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     tracking: Tracker | None = None
     """Where results are sent beside the report."""
+    is_unnamed: bool = False
+    """Neither a name, an experiment nor a folder was given; `harness.compose.unnamed` chooses them."""
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for plans of the same cells."""
+        return identity({"cells": [plain_values(asdict(cell)) for cell in self.cells]})
 
     @property
     def told_at_start(self) -> tuple[str, ...]:

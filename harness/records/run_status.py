@@ -15,7 +15,7 @@ from harness.records.strict_json import parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
-_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "has_pace", "command"}
+_OF_LATER_VERSIONS = {"own_device_s", "num_waiting", "loading_s", "has_pace", "command", "plan"}
 """Fields that the first version did not write."""
 _LARGEST = 1e15
 """Of its numbers; products of two such are still numbers."""
@@ -54,6 +54,8 @@ class RunStatus:
     """Whether enough is measured to tell the time that is left."""
     command: str = ""
     """That goes on with the run; empty in files of an earlier version."""
+    plan: str = ""
+    """As in the run's manifest, which is written later; empty in files of an earlier version."""
     updated_unix_s: float = field(default_factory=time.time)
     pid: int = field(default_factory=lambda: ProcessName.here().pid)
     host: str = field(default_factory=lambda: ProcessName.here().host)

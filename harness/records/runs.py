@@ -5,7 +5,9 @@ This module knows where records lie; it does not know what they mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,9 +55,39 @@ class Run:
 
 
 def named(name: str) -> Path:
-    """The run of that name, if there is one; else the path; the type of every argument that names a run."""
+    """The run of that name, or the last without a name that has this word, if there is one; else the path.
+
+    It is the type of every argument that names a run.
+    """
     path = Path(name)
-    return RUNS / path if len(path.parts) == 1 and (RUNS / path).exists() else path
+    if len(path.parts) != 1:
+        return path
+    return RUNS / path if (RUNS / path).exists() else next(iter(unnamed_runs(name)), path)
+
+
+_UNNAMED = re.compile(r"\d{8}-\d{6}-([a-z]+)", re.ASCII)
+"""Folder of a run without a name: time and word (harness.compose.unnamed)."""
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether a run got its name from the time and its plan."""
+    return _UNNAMED.fullmatch(name) is not None
+
+
+def unnamed_runs(word: str) -> list[Path]:
+    """Folders of the runs without a name that have a word, the last first."""
+    found = ((_UNNAMED.fullmatch(path.name), path) for path in RUNS.glob("*-*-*"))
+    return sorted((path for match, path in found if match and match[1] == word), reverse=True)
+
+
+def last_run() -> Path | None:
+    """The run in RUNS whose cells finished last, whatever its name; None where there is none."""
+    found = []
+    for path in RUNS.glob(f"*/{MANIFEST}"):
+        # one that is removed meanwhile is not the last
+        with suppress(OSError):
+            found.append((path.stat().st_mtime_ns, path.parent))
+    return max(found, default=(0, None))[1]
 
 
 def read_runs(path: Path) -> list[Run]:

@@ -84,7 +84,8 @@ class RunConfig(CellConfig):
     """The root of the composed settings."""
 
     name: str | None = None
-    """Name of the run; null is the experiment's name, or run without an experiment."""
+    """Name of the run; null is the experiment's name, or without an experiment the time and a word: a new folder, in
+    which the same command goes on."""
     title: str | None = None
     """One line that names the question of the run; printed above its tables."""
     shows: str | None = None

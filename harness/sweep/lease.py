@@ -113,7 +113,7 @@ def _refusal(folder: Path, holder: ProcessName | None) -> SettingsError:
     who = "another process" if holder is None else f"pid {holder.pid} on host {holder.host}"
     return SettingsError(
         f"output.folder: expected a folder that no other run works in, found {who} at work in {folder}; wait for it, "
-        "end it, or give this run another name"
+        "end it, or give this run a name of its own (name=...)"
     )
 
 

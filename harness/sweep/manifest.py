@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 
 from harness.compose.run_plan import RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import SUFFIX, identity, write_atomically
+from harness.records.files import SUFFIX, write_atomically
 from harness.records.runs import CELLS, MANIFEST, read_manifest
 from harness.records.schema import SCHEMA_VERSION
-from harness.settings.identity import plain_values
 
 
 @dataclass
@@ -42,17 +40,12 @@ class Manifest:
         except ValueError:
             # the next cell that is finished makes it anew
             return
-        if earlier.get("plan") == self._key:
+        if earlier.get("plan") == self.plan.key:
             there = {path.name.removesuffix(SUFFIX) for path in (self.folder / CELLS).glob(f"*{SUFFIX}")}
             listed = zip(earlier.get("cells", ()), earlier.get("places", ()), strict=False)
             self._unseen = {cell_id: place for cell_id, place in listed if cell_id in there}
             if self._unseen and isinstance(earlier.get("started"), str):
                 self.started = earlier["started"]
-
-    @cached_property
-    def _key(self) -> str:
-        """Equal for plans of the same cells."""
-        return identity({"cells": [plain_values(asdict(cell)) for cell in self.plan.cells]})
 
     def add(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
@@ -74,7 +67,7 @@ class Manifest:
             "reference": self.plan.reference,
             "command": self.plan.command,
             "started": self.started,
-            "plan": self._key,
+            "plan": self.plan.key,
             "cells": cells,
             "places": [places[cell_id] for cell_id in cells],
             "num_cells": len(self.plan.cells),

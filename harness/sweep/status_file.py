@@ -69,6 +69,7 @@ class StatusFile:
             loading_s=self._progress.loading_s,
             has_pace=self._progress.left_s is not None,
             command=self._plan.command_to_go_on,
+            plan=self._plan.key,
             earlier_device_s=0.0 if is_first or self._earlier is None else self._earlier.device_s,
         )
         # records and checkpoints say it if nothing can be written

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -57,11 +56,12 @@ def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_
         ValueError: a data set does not fit. A cell that failed is a row without numbers, labelled so.
     """
     from harness.compose.compose import compose_plan
+    from harness.compose.unnamed import resumed
     from harness.metrics import load_results
 
     # of tqdm, which libraries import; the progress here needs no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
-    plan = replace(compose_plan(overrides), resume=Resume(fresh, accept_drift, retry_failed))
+    plan = resumed(compose_plan(overrides), Resume(fresh, accept_drift, retry_failed))
     run_and_report(plan, lambda results: None, in_this_process=plan.launcher.kind is LauncherKind.local)
     return load_results(plan.folder)
 
@@ -85,9 +85,11 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     """
     say(*skipped_lines(plan.skipped))
     _check(plan)
+    goes_on = plan.is_unnamed and plan.folder.is_dir()
     with made_folder(plan.folder), leased(plan.folder):
         remove_partial(plan.folder)
         say(f"{plan.title}: {len(plan.cells)} cells, results in {plan.folder}", plan.shows)
+        say("this is the last run of the same settings; --fresh or name=... begins another" if goes_on else "")
         say(plan.does_not_show and f"What this does not show: {plan.does_not_show}", *plan.told_at_start)
         finished: list[str] = []
         try:
