@@ -85,11 +85,17 @@ def _run(options: argparse.Namespace) -> int:
             f"{plan.launcher.kind.value}; there, give launcher.num_workers and launcher.gpus_per_worker"
         )
     if options.list:
+        from harness.sweep.check_machine import check_machine
+        from harness.sweep.check_plan import check_inputs
         from harness.sweep.listing import listing
 
+        # a list downloads nothing
+        check_inputs(plan, downloads=False)
         table, lines = listing(plan)
         print(table)
         say(*plan.told_at_start, *skipped_lines(plan.skipped), *lines)
+        # a plan for another machine can be looked at all the same
+        check_machine(plan)
         return SUCCESS
     from harness.sweep.whole_run import run_and_report
 

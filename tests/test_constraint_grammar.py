@@ -12,7 +12,8 @@ from transformers import AutoTokenizer
 
 from harness.constraint.grammar import GrammarCompiler
 from harness.constraint.grammar_text import UnusableGrammarError, check_grammar
-from harness.constraint.masks import Masks, Matcher, Reach, Walk, words_of
+from harness.constraint.masks import Masks, words_of
+from harness.constraint.matcher import Matcher, Reach, Walk
 from harness.constraint.validity import is_valid
 from harness.models.zoo import zoo_path
 from harness.settings.constraint import ConstraintConfig, GrammarKind, PolicyKind

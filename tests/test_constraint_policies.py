@@ -5,7 +5,8 @@ import time
 import pytest
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.masks import FREE, Masks
+from harness.constraint.masks import Masks
+from harness.constraint.matcher import FREE
 from harness.constraint.parsers.markers import NoReasoning, SeveralTokens
 from harness.engine.commit import commit
 from harness.engine.constrained_step import after_unmasked_round

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.constraint.masks import FREE, Masks
+from harness.constraint.masks import Masks
+from harness.constraint.matcher import FREE
 from harness.constraint.parsers.markers import SeveralTokens
 from harness.engine.commit import commit
 from tests.toy_grammar import chain, grammar_state_of

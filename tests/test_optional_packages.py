@@ -6,7 +6,6 @@ import tomllib
 import pytest
 
 from experiments import run as command
-from harness.sweep import whole_run
 from harness.sweep.optional_packages import EXTRAS
 from tests.own_process import ROOT
 
@@ -45,11 +44,22 @@ def test_a_missing_environment_is_said_before_anything_runs(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_goes_on_may_have_done_without_its_environment(tmp_path, monkeypatch, capsys):
-    """Would catch a finished run whose report cannot be written again, because an environment is there no more."""
-    (tmp_path / "run.json").write_text("{}")
-    reached = []
-    monkeypatch.setattr(whole_run, "run_plan", lambda plan, finished: reached.append(plan))
-    settings = ["experiment=demo_server", "server=vllm", f"server.environment={tmp_path / 'none'}"]
-    command.main([*settings, f"output.folder={tmp_path}"])
-    assert reached and "server.environment" not in capsys.readouterr().err
+def test_a_finished_run_needs_its_server_no_more(tmp_path, capsys):
+    """Would catch a finished run whose report cannot be written again, because what served it is not there any more."""
+    program = tmp_path / "serve"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.scripted_server "$@"\n')
+    program.chmod(0o755)
+    served = [
+        "experiment=demo_server", "backend=server", "server=vllm", "drafter=none",
+        f"server.command='{program} --port {{port}} {{speculation}} {{details}}'",
+        "server.num_retries=0", f"server.log_folder={tmp_path / 'logs'}", f"output.folder={tmp_path / 'run'}",
+        "workload.num_prompts=2", "decoding.max_new_tokens=8", "measurement.num_resamples=100", "backend.device=cpu",
+    ]  # fmt: skip
+    assert command.main(served) == 0
+    program.unlink()
+    (tmp_path / "run" / "report.md").unlink()
+    assert command.main(served) == 0 and (tmp_path / "run" / "report.md").is_file()
+    capsys.readouterr()
+    assert command.main([*served, "--fresh"]) == command.main([*served, "seed=7"]) == 2
+    one, other = capsys.readouterr().err.splitlines()
+    assert one == other and f"server.command: expected a program that starts, found no {program};" in one

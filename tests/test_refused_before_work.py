@@ -1,13 +1,16 @@
 """What can be known without weights is known before a worker starts, by `run` and by `run --list`, in one line."""
 
+import sys
+
 import pytest
 
 from experiments import run as command
 from harness.models.zoo import ZOO
 from harness.sweep import whole_run
-from tests.broken_inputs import cut, head, in_shards, model, target, without, written
+from tests.broken_inputs import cut, head, in_shards, model, prompts, target, without, written
 from tests.stand_in_sweeps import stop
 
+LONG = {"prompt": "word " * 3000}
 SEVERAL = ["drafting.num_speculative_tokens=1,2,3", "backend.device=cpu"]
 """Cells that are all concerned."""
 
@@ -23,8 +26,10 @@ def refused(how, given, folder, monkeypatch, capsys):
     assert command.main([*how, *given, f"output.folder={folder}"]) == 2
     told = capsys.readouterr()
     assert {path.name: path.read_text() for path in folder.iterdir()} == earlier
-    (line,) = told.err.splitlines()
-    assert not told.out
+    *others, line = told.err.splitlines()
+    # a list of what another machine can run comes before what is missing here
+    assert not (others or told.out) or ("--list" in how and told.out.startswith("   target"))
+    assert line.startswith("error: ") and "error: " not in "".join(others)
     return line
 
 
@@ -103,6 +108,92 @@ CHECKPOINTS = {
         f"target.path: expected a language model, found an EAGLE-3 head in {ZOO / 'eagle3'}; drafter=eagle3 runs it",
     ),
 }
+WORKLOADS = {
+    "one prompt, too long": (
+        lambda at: prompts(at, LONG),
+        "workload: expected a prompt of at most 1016 tokens beside its answer, found none among 1; lower decoding.max",
+    ),
+    "a prompt too long where each must fit": (
+        lambda at: [*prompts(at, {"prompt": "short"}, LONG), "workload.too_long=error"],
+        "prompt 2, turn 1: expected at most 1016 tokens beside max_new_tokens, found 3006; lower it or set workload",
+    ),
+    "a length that leaves no prompt": (
+        lambda at: ["backend.max_length=12", "drafter=ngram"],
+        "workload: expected a prompt of at most 4 tokens beside its answer, found none among 80; lower",
+    ),
+    "a length below the prompts' own": (
+        lambda at: ["backend.max_length=99", "workload.prompt_tokens=92", "workload.num_turns=1", "drafter=ngram"],
+        "workload: expected a prompt of at most 91 tokens beside its answer, found none among 80",
+    ),
+    "no schemas": (
+        lambda at: [*prompts(at, {"prompt": "a", "json_schema": {}}, {"prompt": "b"}), "constraint=commit"],
+        "prompt 2: expected a JSON schema, found none; take a workload with schemas (workload=reasoning_json), or",
+    ),
+    "no schema that can be followed": (
+        lambda at: [*prompts(at, {"prompt": "a", "json_schema": {"type": "nothing"}}), "constraint=commit"],
+        "schema that llguidance can follow, found none among 1; 1 have an unusable schema (prompt 1: expected a json",
+    ),
+    "a marker that the tokenizer lacks": (
+        lambda at: ["workload=reasoning_json", "constraint=commit", "constraint.parser=harmony", "drafter=ngram"],
+        "constraint.parser: expected a tokenizer with the token <|channel|>, found none",
+    ),
+    "a switch that the template lacks": (
+        lambda at: [*target(model(at)), "workload.thinking=false"],
+        "workload.thinking: expected a chat template that heeds enable_thinking or thinking, found one that gives",
+    ),
+    "sampling that a prompt cannot have": (
+        lambda at: [
+            *prompts(at, {"prompt": "a"}, {"prompt": "b", "sampling": {"temperature": 0.5}}),
+            *("decoding.temperature=0", "verification=greedy"),
+        ],
+        "prompt 2: its sampling does not fit the cell: ",
+    ),
+    "a second file of prompts that is broken": (
+        lambda at: [
+            *("workload=jsonl", "drafter=ngram"),
+            f"workload.path={written(at / 'a.jsonl', '{}') / 'b.jsonl'},builtin:builtin.jsonl",
+        ],
+        "workload.path: expected a JSON Lines file, found none at",
+    ),
+    "a data set that cannot be reached": (
+        lambda at: ["workload=hf", "workload.dataset=owner/data", "drafter=ngram"],
+        "workload.dataset: expected a data set on the hub or in its local cache, found for 'owner/data': the Hub "
+        "cannot be reached (no route); get it with `hf download --repo-type dataset owner/data`, or give a folder",
+    ),
+    "files of a data set that cannot be reached": (
+        lambda at: ["workload=hf", "workload.dataset=owner/data", "workload.files='*.jsonl'", "drafter=ngram"],
+        "workload.dataset: expected a data set on the hub or in its local cache, found for 'owner/data': the Hub",
+    ),
+    "a target that cannot be reached": (
+        lambda at: ["target=local", "target.path=owner/model", "target.revision=v1", "drafter=ngram"],
+        "target.path: expected a folder, or a model on the Hub or in its local cache, found for 'owner/model' "
+        "(revision v1): the Hub cannot be reached (no route)",
+    ),
+    "a drafter that cannot be reached": (
+        lambda at: head("eagle3", "owner/head"),
+        "drafter.path: expected a folder, or a model on the Hub or in its local cache, found for 'owner/head' (",
+    ),
+}
+SERVED = ["backend=server", "drafter=ngram", "decoding.temperature=0", "verification=greedy"]
+MACHINES = {
+    "no program": (
+        ["server=vllm"],
+        "server.command: expected a program that starts, found no vllm; install the engine,",
+    ),
+    "no program behind env": (
+        ["server=vllm", "server.command='env A=1 B={port} no-such-server {speculation} {reasoning} {weights}'"],
+        "server.command: expected a program that starts, found no no-such-server; install the engine, or name",
+    ),
+    "no module": (
+        ["server=sglang", f"server.environment={sys.prefix}", "server.command='{python} -m no_such.server {port}'"],
+        "server.command: expected the package no_such for ",
+    ),
+    "no GPU": (["drafter=ngram", "backend.device=cuda"], "backend.device: expected a GPU for cuda, found none: "),
+    "no SLURM": (
+        ["drafter=ngram", "launcher=slurm"],
+        "launcher=slurm: expected the commands of SLURM (srun, sbatch) on",
+    ),
+}
 MODELS = {
     "eagle": "an EAGLE head",
     "eagle3": "an EAGLE-3 head",
@@ -125,6 +216,40 @@ def test_a_checkpoint_that_cannot_run_is_refused(given, message, how, tmp_path, 
     """Would catch a fault that a worker finds after seconds, once for every cell, and a report of failures alone."""
     line = refused(how, [*given(tmp_path), *SEVERAL], tmp_path / "run", monkeypatch, capsys)
     assert message.format(at=tmp_path) in line
+
+
+@pytest.fixture
+def unreachable(tmp_path, monkeypatch):
+    """No network, and empty caches."""
+
+    def refuse(*_, **__):
+        raise ConnectionError("no route\nsecond line")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("socket.socket.connect", refuse)
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])
+@pytest.mark.parametrize(("given", "message"), WORKLOADS.values(), ids=WORKLOADS)
+def test_a_workload_that_cannot_be_played_is_refused(given, message, how, tmp_path, monkeypatch, capsys):
+    """Would catch one that a worker finds after seconds, and retries for a minute where there is no network."""
+    settings = [*given(tmp_path), "decoding.max_new_tokens=8", *SEVERAL]
+    assert message in refused(how, settings, tmp_path / "run", monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])
+@pytest.mark.parametrize(("given", "message"), MACHINES.values(), ids=MACHINES)
+def test_what_is_not_on_this_machine_is_said(given, message, how, tmp_path, monkeypatch, capsys):
+    """Would catch a worker that is started for it. A list shows the plan too, which may be for another machine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    served = SERVED if any(item.startswith("server") for item in given) else []
+    settings = [*served, *given, "drafting.num_speculative_tokens=1,2"]
+    assert message in refused(how, settings, tmp_path / "run", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(("found", "kind", "changes"), OTHERS)

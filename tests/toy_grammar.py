@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.masks import Matcher
+from harness.constraint.matcher import Matcher
 from harness.constraint.parsers.markers import OneToken
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import POLICIES

@@ -30,15 +30,20 @@ class AnswerCheck:
 
     def grammar(self, prompt_id: str, schema: str | None) -> str:
         """The grammar of a prompt's answer; raises ValueError when there is none."""
-        found = schema if self.config.grammar is None else self.config.grammar
-        if found is None:
-            raise ValueError(
-                f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
-                "(workload=reasoning_json), or give constraint.grammar"
-            )
-        return found
+        return grammar_of(self.config, prompt_id, schema)
 
     def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
         """Whether an answer is valid; None where no validator exists."""
         text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return is_valid(self.config.kind, grammar, str(text))
+
+
+def grammar_of(config: ConstraintConfig, prompt_id: str, schema: str | None) -> str:
+    """The grammar of a prompt's answer; raises ValueError when there is none."""
+    found = schema if config.grammar is None else config.grammar
+    if found is None:
+        raise ValueError(
+            f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
+            "(workload=reasoning_json), or give constraint.grammar"
+        )
+    return found

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from harness.constraint.grammar_text import library_grammar, unusable
-from harness.constraint.masks import Matcher, Reach, Walk
+from harness.constraint.matcher import Matcher, Reach, Walk
 from harness.settings.constraint import GrammarKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MIN_MASKS_FOR_THREADS = 24
 """From so many masks on threads are faster: with 16 CPU cores 13 masks took 107 us one by one and about 150 on threads,

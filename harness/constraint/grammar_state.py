@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.constraint.lookahead import Lookahead
-from harness.constraint.masks import FREE, Masks, Matcher
+from harness.constraint.matcher import FREE, Matcher
 from harness.constraint.parsers.parser import ReasoningParser
 from harness.constraint.policies import Policy
+
+if TYPE_CHECKING:
+    from harness.constraint.masks import Masks
 
 US_PER_S = 1e6
 

@@ -7,8 +7,12 @@ yet, and at the end of the lookahead it is rolled back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from harness.constraint.masks import FREE, Masks, Matcher
+from harness.constraint.matcher import FREE, Matcher
+
+if TYPE_CHECKING:
+    from harness.constraint.masks import Masks
 
 
 class Lookahead:

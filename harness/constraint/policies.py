@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.constraint.masks import Matcher
+from harness.constraint.matcher import Matcher
 from harness.settings.constraint import PolicyKind
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
 from harness.constraint.lookahead import Lookahead
-from harness.constraint.masks import FREE, Masks
+from harness.constraint.masks import Masks
+from harness.constraint.matcher import FREE
 from kernels.contract import TokenMask
 
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from harness.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
-from harness.constraint.masks import FREE, Masks
+from harness.constraint.masks import Masks
+from harness.constraint.matcher import FREE
 from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
 from harness.engine.rounds import Round, RowLayout, rounds_of
 from harness.engine.runner import EagerRunner, Launched

@@ -107,7 +107,14 @@ class TargetModel:
         self.random_fingerprint = random_fingerprint
         self.cache_dtype: torch.dtype | None = None
         """Of keys and values in caches made from here on, the drafter's too; None for the type of the states."""
-        self.eos_token_ids = eos_token_ids(self.config, None if tokenizer_stands_in else tokenizer, self.path)
+        self.eos_token_ids = eos_token_ids(
+            self.config.eos_token_id, None if tokenizer_stands_in else tokenizer, self.path
+        )
+
+    @property
+    def num_positions(self) -> int:
+        """Tokens that a sequence may have."""
+        return int(self.config.max_position_embeddings)
 
     @property
     def dtype(self) -> torch.dtype:

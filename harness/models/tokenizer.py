@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING, Any
 
 from harness.models.checkpoint import CheckpointError, read_json, reason_of
-from harness.models.llama_config import own_config_class
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.strict_json import shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a checkpoint folder. Raises CheckpointError when its files are missing or damaged."""
+    # it imports torch
+    from transformers import AutoTokenizer
+
     if not has_tokenizer(folder):
         raise CheckpointError(f"{folder}: expected a tokenizer ({' or '.join(TOKENIZER_FILES)}), found none")
     with _read_from(folder):
@@ -24,12 +28,14 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **given)
         # what is of another type is used, and told of, only now
         tokenizer.encode("")
-    return tokenizer
+    return _without_limit(tokenizer)
 
 
 def _known_config(folder: Path) -> dict[str, PreTrainedConfig]:
     """`config` where transformers would read a configuration with a class that takes seconds to import, and would look
     at its fields alone; nothing where the class counts, too."""
+    from harness.models.llama_config import own_config_class
+
     source, settings = folder / "config.json", folder / "tokenizer_config.json"
     if not (source.is_file() and settings.is_file()):
         return {}
@@ -39,9 +45,18 @@ def _known_config(folder: Path) -> dict[str, PreTrainedConfig]:
 
 
 def load_own_tokenizer(folder: Path) -> Any:
-    """The tokenizer.json of a folder whose config.json may name a model type that transformers does not know."""
+    """The tokenizer.json of a folder whose config.json may name a model type that transformers does not know. Takes a
+    second for transformers, and no torch."""
+    from transformers import PreTrainedTokenizerFast
+
     with _read_from(folder):
-        return PreTrainedTokenizerFast.from_pretrained(folder)
+        return _without_limit(PreTrainedTokenizerFast.from_pretrained(folder))
+
+
+def _without_limit(tokenizer: Any) -> Any:
+    """The tokenizer, which warns of no length: what fits is a matter of the target's positions."""
+    tokenizer.model_max_length = sys.maxsize
+    return tokenizer
 
 
 @contextmanager
@@ -57,12 +72,17 @@ def _read_from(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def eos_token_ids(config: PreTrainedConfig, tokenizer: Any, path: Path | None) -> frozenset[int]:
+def eos_token_ids(configured: int | list[int] | None, tokenizer: Any, path: Path | None) -> frozenset[int]:
     """Every token that ends a sequence: by generation_config.json, else config.json, and by the tokenizer.
 
     Files are read as they are, because a configuration class fills in an id of its own where a file names none.
+
+    Args:
+        configured: what the configuration of a model says that lies in no folder.
+        tokenizer: None for one that stands in.
+        path: the model's folder.
     """
-    stated = config.eos_token_id if path is None else stated_eos(path)
+    stated = configured if path is None else stated_eos(path)
     found = [*(stated if isinstance(stated, list) else [stated]), getattr(tokenizer, "eos_token_id", None)]
     ids = [token for token in found if token is not None]
     wrong = [token for token in ids if type(token) is not int or token < 0]

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.constraint.grammar_state import GrammarState
-from harness.constraint.masks import Masks, Matcher
+from harness.constraint.masks import Masks
+from harness.constraint.matcher import Matcher
 from harness.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.constraint.parsers.parser import ReasoningParser, State

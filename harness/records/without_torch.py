@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TIMEOUT_S = 10
 
 
@@ -24,15 +25,28 @@ class DeviceHere(NamedTuple):
 
 def device_here() -> DeviceHere | None:
     """The device that `auto` is here; None where only torch knows."""
-    try:
-        is_cpu_build = version("torch").endswith("+cpu")
-    except PackageNotFoundError:
-        return None
-    if is_cpu_build or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or not _may_have_gpu():
+    if why_no_gpu(os.environ.get(VISIBLE)) is not None:
         return DeviceHere("cpu", None)
     names = _gpu_names()
     # which of them CUDA takes first is its own affair
     return DeviceHere("cuda", names.pop()) if len(names) == 1 else None
+
+
+def why_no_gpu(visible: str | None) -> str | None:
+    """Why torch finds no GPU here, in a few words; None where it may find one.
+
+    Args:
+        visible: what CUDA_VISIBLE_DEVICES is for the process that asks; None where it is not set.
+    """
+    try:
+        build = version("torch")
+    except PackageNotFoundError:
+        return None
+    if build.endswith("+cpu"):
+        return f"torch {build} is a build without them"
+    if visible in ("", "-1"):
+        return f"{VISIBLE} hides all"
+    return None if _may_have_gpu() else "this host has no driver of one"
 
 
 def _may_have_gpu() -> bool:

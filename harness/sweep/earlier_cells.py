@@ -31,7 +31,7 @@ from harness.sweep.cpu_threads import VARIABLE, choose_threads
 from harness.sweep.drift import drift_of
 from harness.sweep.failures import recorded_config
 from harness.sweep.resume import checkpoint_content
-from harness.sweep.turns import Group
+from harness.sweep.turns import Group, groups_of
 from harness.sweep.weights_here import sources_here, weights_here
 from harness.workload.conversations import fingerprint
 
@@ -157,6 +157,39 @@ class EarlierCells:
         threads = int(asked) if asked.isdecimal() else kept.provenances[-1].get("torch_threads")
         gpu = None if self._device is None or self._device.gpu is None else {"name": self._device.gpu}
         return measured_with({**self._here, "torch_threads": threads, "gpu": gpu})
+
+
+def earlier_of(plan: RunPlan) -> dict[int, EarlierCell]:
+    """What there is of the cells of a plan, by their identity in this process; downloads nothing."""
+    earlier, found = EarlierCells(plan), dict[int, EarlierCell]()
+    for group in groups_of(plan.cells):
+        if group.cells[0].workload.dataset is None:
+            with suppress(ValueError, OSError):
+                found |= {
+                    id(group.cells[place - group.first_place]): cell for place, cell in earlier.found(group).items()
+                }
+    return found
+
+
+def cells_left(plan: RunPlan) -> list[CellConfig]:
+    """The cells that a run would work on, or may."""
+    is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
+    if not is_there or plan.resume.is_fresh:
+        return list(plan.cells)
+    earlier = earlier_of(plan)
+    return [cell for cell in plan.cells if not is_done(plan, earlier.get(id(cell)))]
+
+
+def goes_on(plan: RunPlan, found: EarlierCell) -> bool:
+    """Whether a run goes on with what there is of a cell."""
+    return not found.differing or plan.resume.accepts_drift
+
+
+def is_done(plan: RunPlan, found: EarlierCell | None) -> bool:
+    """Whether the run leaves the cell as it is."""
+    if found is None or found.cell_id is None:
+        return False
+    return not plan.resume.retries_failed if found.has_failed else goes_on(plan, found)
 
 
 def _has_settings(cell: CellConfig, recorded: Mapping[str, Any]) -> bool:

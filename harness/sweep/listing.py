@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from harness.compose.run_plan import RunPlan, cell_table
 from harness.models.assumptions import assumed_of_cell
 from harness.records.finished import CHECKPOINTS
 from harness.records.runs import CELLS, RUNS
 from harness.settings.cell import CellConfig
-from harness.sweep.earlier_cells import NAMED_KINDS, EarlierCell, EarlierCells
+from harness.sweep.earlier_cells import NAMED_KINDS, EarlierCell, earlier_of, goes_on, is_done
 from harness.sweep.estimate import estimate_lines
-from harness.sweep.turns import groups_of
 
 NOT_KNOWN = "not known"
 
@@ -29,9 +27,9 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
     if not is_there or plan.resume.is_fresh:
         return cell_table(plan.cells), [*assumed, *estimate_lines(plan.cells, runs)]
-    earlier = _earlier(plan)
+    earlier = earlier_of(plan)
     states = [_state(plan, cell, earlier.get(id(cell))) for cell in plan.cells]
-    left = [cell for cell in plan.cells if not _is_done(plan, earlier.get(id(cell)))]
+    left = [cell for cell in plan.cells if not is_done(plan, earlier.get(id(cell)))]
     num_failed = sum(state == "failed" for state in states)
     num_done = len(plan.cells) - len(left) - num_failed
     lines = [
@@ -48,7 +46,7 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
 
     def kept(cell: CellConfig) -> int:
         found = earlier.get(id(cell))
-        return found.num_requests if found is not None and _goes_on(plan, found) and not found.has_failed else 0
+        return found.num_requests if found is not None and goes_on(plan, found) and not found.has_failed else 0
 
     return cell_table(plan.cells, states), lines + (estimate_lines(left, runs, kept) if left else [])
 
@@ -63,30 +61,6 @@ def _assumed(cells: Sequence[CellConfig]) -> list[str]:
         f"assumed: {text} ({'all cells' if len(numbers) == len(cells) else 'cells ' + ', '.join(map(str, numbers))})"
         for text, numbers in found.items()
     ]
-
-
-def _earlier(plan: RunPlan) -> dict[int, EarlierCell]:
-    """What there is of the cells, by their identity in this process."""
-    earlier, found = EarlierCells(plan), dict[int, EarlierCell]()
-    for group in groups_of(plan.cells):
-        # a list downloads nothing
-        if group.cells[0].workload.dataset is None:
-            with suppress(ValueError, OSError):
-                found |= {
-                    id(group.cells[place - group.first_place]): cell for place, cell in earlier.found(group).items()
-                }
-    return found
-
-
-def _goes_on(plan: RunPlan, found: EarlierCell) -> bool:
-    return not found.differing or plan.resume.accepts_drift
-
-
-def _is_done(plan: RunPlan, found: EarlierCell | None) -> bool:
-    """Whether the run leaves the cell as it is."""
-    if found is None or found.cell_id is None:
-        return False
-    return not plan.resume.retries_failed if found.has_failed else _goes_on(plan, found)
 
 
 def _state(plan: RunPlan, cell: CellConfig, found: EarlierCell | None) -> str:

@@ -15,19 +15,17 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from harness.backends.server.interpreter import checked_python
 from harness.cli.command_line import say
 from harness.cli.ending import FAILED, REQUEUE, SUCCESS
 from harness.compose.run_plan import Resume, RunPlan, made_folder
-from harness.models.check_model_configs import check_length
 from harness.records.files import UnwritableError, remove_partial
 from harness.records.finished import CHECKPOINTS
 from harness.records.run_status import read_status
 from harness.records.runs import MANIFEST, read_manifest
 from harness.settings.launcher import LauncherKind
 from harness.settings.run import skipped_lines
+from harness.sweep.check_plan import check_plan
 from harness.sweep.lease import leased
-from harness.sweep.optional_packages import check_optional_packages
 from harness.sweep.progress import progress_on
 from harness.sweep.stop_signals import StoppedBySignal
 from harness.sweep.supervisor import Supervisor
@@ -79,12 +77,11 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         sent.
 
     Raises:
-        SettingsError: another process works in the folder, or a package, a tracker, a launcher or the environment of
-            a server is not there.
+        SettingsError: another process works in the folder, or something is wrong with the plan (`check_plan`).
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
     say(*skipped_lines(plan.skipped))
-    _check(plan)
+    check_plan(plan)
     goes_on = plan.is_unnamed and plan.folder.is_dir()
     with made_folder(plan.folder), leased(plan.folder):
         remove_partial(plan.folder)
@@ -122,25 +119,6 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     num_partly = sum(cell.record.num_failed_requests > 0 and not cell.record.has_failed for cell in results.cells)
     say(f"requests failed in {num_partly} cells; --retry-failed runs them again" if num_partly else "")
     return FAILED if num_failed or num_partly or results.unreadable or not is_sent else SUCCESS
-
-
-def _check(plan: RunPlan) -> None:
-    """Raise SettingsError where something is missing that the run would miss only after a while."""
-    check_optional_packages(plan)
-    for cell in plan.cells:
-        if cell.backend.kind == "local":
-            check_length(cell)
-        elif cell.is_served and cell.server.environment is not None and _starts_here(plan):
-            checked_python(cell.server.environment)
-    if plan.tracking is not None:
-        from harness.report.tracking import check_tracker
-
-        check_tracker(plan.tracking)
-
-
-def _starts_here(plan: RunPlan) -> bool:
-    """Whether a run begins on this machine; one that goes on may have finished the cells that need something."""
-    return plan.launcher.kind is LauncherKind.local and not (plan.folder / MANIFEST).exists()
 
 
 def _send(results: Results, tracker: Tracker, folder: Path) -> bool:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from harness.settings.schema import SettingsError
 from harness.workload.formats import json_lines
+from harness.workload.hub_lookup import not_on_hub, offline
 from harness.workload.line_keys import (
     OF_A_PROMPT,
     OF_AN_INSTRUCTION,
@@ -122,12 +124,34 @@ def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
         raise SettingsError(f"{place}: {error}") from error
 
 
+def check_there(dataset: str) -> None:
+    """Raise SettingsError where a data set is neither a folder nor cached, and the Hub does not have it; downloads
+    nothing."""
+    if Path(dataset).is_dir() or _cached(dataset) is not None:
+        return
+    reason = not_on_hub(dataset, is_dataset=True)
+    if reason is not None and not _is_prepared(dataset):
+        raise SettingsError(_not_there(dataset, reason))
+
+
+def _is_prepared(dataset: str) -> bool:
+    """Whether the cache of `datasets`, which is not the Hub's, has a data set."""
+    from datasets import config
+    from datasets.naming import camelcase_to_snakecase
+
+    owner, _, name = dataset.rpartition("/")
+    folder = Path(config.HF_DATASETS_CACHE) / "___".join(filter(None, (owner, camelcase_to_snakecase(name))))
+    return any(folder.expanduser().glob("*/*/*"))
+
+
 def _load(dataset: str, subset: str | None, split: str) -> Any:
     import datasets
 
     known = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
+    unreachable = None if Path(dataset).is_dir() else not_on_hub(dataset, is_dataset=True)
     try:
-        return datasets.load_dataset(dataset, subset, split=split)
+        with nullcontext() if unreachable is None else offline():
+            return datasets.load_dataset(dataset, subset, split=split)
     except known as error:
         # `datasets` has a cache of its own: offline it does not see what `hf download` has put into that of the Hub
         folder = None if Path(dataset).is_dir() else _cached(dataset)
@@ -136,6 +160,8 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
                 return datasets.load_dataset(str(folder), subset, split=split)
             except known:
                 pass
+        if unreachable is not None:
+            raise SettingsError(_not_there(dataset, unreachable)) from error
         reason = str(error).strip().split("\n")[0]
         raise SettingsError(
             f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, "
@@ -143,18 +169,24 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
         ) from error
 
 
+def _not_there(dataset: str, reason: str) -> str:
+    return (
+        f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
+        f"{reason}{_advice(dataset)}"
+    )
+
+
 def _snapshot(dataset: str, files: str) -> Path:
     """The folder of some files of a data set on the hub: downloaded, or as the local Hub cache has it."""
     from huggingface_hub import snapshot_download
 
+    unreachable = not_on_hub(dataset, is_dataset=True)
     try:
-        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=files))
+        with nullcontext() if unreachable is None else offline():
+            return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=files))
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise SettingsError(
-            f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
-            f"{type(error).__name__}: {reason}{_advice(dataset)}"
-        ) from error
+        reason = unreachable or f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        raise SettingsError(_not_there(dataset, reason)) from error
 
 
 def _cached(dataset: str) -> Path | None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any, Protocol
 
 from harness.constraint.cell_constraint import CellConstraint
 from harness.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
-from harness.models.target import TargetModel
 from harness.records.request import RequestRecord
 from harness.settings.cell import CellConfig
 from harness.settings.guarantee import guarantee
@@ -29,13 +29,35 @@ MIXED_NOTE = (
 )
 
 
+class TargetOfRequests(Protocol):
+    """What requests depend on of a target: a loaded one, or its files (`harness.models.described_target`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def tokenizer_stands_in(self) -> bool: ...
+
+    @property
+    def num_positions(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+
 class CellRequests:
     """Makes the requests of one cell, and remembers what it had to leave out."""
 
-    def __init__(self, cell: CellConfig, target: TargetModel) -> None:
+    def __init__(self, cell: CellConfig, target: TargetOfRequests) -> None:
         self._cell = cell
         self.tokenizer = target.tokenizer
-        configured, positions = cell.backend.max_length, target.config.max_position_embeddings
+        configured, positions = cell.backend.max_length, target.num_positions
         self._longest_sequence = positions if configured is None else min(positions, configured)
         self.limit = self._longest_sequence
         """Tokens of prompt and output that a slot holds."""
@@ -68,7 +90,7 @@ class CellRequests:
         self.limit = longest
         # a prompt is looked at once, however often it is played
         played = {item.prompt.prompt_id: item for item in conversations}
-        sampling = [self._sampling(item.prompt) for item in played.values()]
+        sampling = [sampling_of(self._cell, item.prompt) for item in played.values()]
         requests = [self.first(item) for item in played.values()]
         self.cuts = frozenset(own.truncates for own, request in zip(sampling, requests, strict=True) if request)
         if all(request is None for request in requests):
@@ -104,28 +126,6 @@ class CellRequests:
             sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
-
-    def _sampling(self, prompt: Prompt) -> SamplingSettings:
-        """The sampling parameters of the prompt's requests.
-
-        Raises:
-            ValueError: its sampling and the cell's settings are an invalid combination, or promise something else about
-                the output than the cell does.
-        """
-        if prompt.sampling is None:
-            return self._cell.decoding.sampling
-        cell, own = self._cell, prompt.sampling.over(self._cell.decoding.sampling)
-        try:
-            as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
-        except ValueError as error:
-            raise ValueError(f"prompt {prompt.prompt_id}: its sampling does not fit the cell: {error}") from error
-        found, promised = guarantee(as_cell).value, guarantee(cell).value
-        if found != promised:
-            raise ValueError(
-                f"prompt {prompt.prompt_id}: expected sampling under which verification is {promised}, as in the rest "
-                f"of the cell, found one under which it is {found}; run it in a cell of its own"
-            )
-        return own
 
     def validated(self, record: RequestRecord) -> RequestRecord:
         """The record with the validator's verdict on its answer, where there is a grammar."""
@@ -194,3 +194,26 @@ class CellRequests:
         """The first prompt whose schema cannot be followed, and why."""
         prompt_id, reason = next(iter(self._unusable.items()))
         return f"prompt {prompt_id}: {reason}"
+
+
+def sampling_of(cell: CellConfig, prompt: Prompt) -> SamplingSettings:
+    """The sampling parameters of a prompt's requests.
+
+    Raises:
+        ValueError: its sampling and the cell's settings are an invalid combination, or promise something else about
+            the output than the cell does.
+    """
+    if prompt.sampling is None:
+        return cell.decoding.sampling
+    own = prompt.sampling.over(cell.decoding.sampling)
+    try:
+        as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
+    except ValueError as error:
+        raise ValueError(f"prompt {prompt.prompt_id}: its sampling does not fit the cell: {error}") from error
+    found, promised = guarantee(as_cell).value, guarantee(cell).value
+    if found != promised:
+        raise ValueError(
+            f"prompt {prompt.prompt_id}: expected sampling under which verification is {promised}, as in the rest "
+            f"of the cell, found one under which it is {found}; run it in a cell of its own"
+        )
+    return own

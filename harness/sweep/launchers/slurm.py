@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,17 @@ from harness.settings.schema import SettingsError
 from harness.sweep.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run, worker_folder
 from harness.sweep.launchers.slurm_queue import SlurmQueue
 from harness.sweep.stop_signals import blocked
+
+NO_SLURM = (
+    "launcher=slurm: expected the commands of SLURM (srun, sbatch) on this host, found none; run it where jobs are "
+    "submitted, or try it out with launcher.executor=local"
+)
+
+
+def check_slurm(config: LauncherConfig) -> None:
+    """Raise SettingsError where jobs cannot be submitted from this host."""
+    if config.executor is Executor.slurm and shutil.which("srun") is None:
+        raise SettingsError(NO_SLURM)
 
 
 class SlurmProcess(RemoteProcess):
@@ -50,10 +62,7 @@ class SlurmLauncher(RemoteLauncher):
         try:
             self._executor = submitit.AutoExecutor(folder=folder, cluster=config.executor.value)
         except RuntimeError as error:
-            raise SettingsError(
-                "launcher=slurm: expected the commands of SLURM (srun, sbatch) on this host, found none; run it where "
-                "jobs are submitted, or try it out with launcher.executor=local"
-            ) from error
+            raise SettingsError(NO_SLURM) from error
         self._queue = SlurmQueue()
         memory = {} if config.memory_gb is None else {"mem_gb": config.memory_gb}
         self._executor.update_parameters(
