@@ -67,7 +67,7 @@ clean: ## Remove caches and build files; .venv and results stay
 .venv/.installed: pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is not a Python 3.11 or newer that runs; name one: make PYTHON=/path/to/python" >&2; exit 1; }
-	@echo "Installing the locked versions into .venv (a few minutes, once) ..."
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar,server]'
+	@echo "Installing the locked versions into .venv: a few minutes, once; torch and what it needs on a GPU are gigabytes"
+	@test -x $(BIN)/python || { echo "  making .venv with $(PYTHON)"; "$(PYTHON)" -m venv .venv; }
+	@$(BIN)/python .ci/install.py --no-compile $(PIP_FLAGS) -c constraints.txt -e '.[dev,grammar,server]'
 	@touch $@

@@ -53,6 +53,7 @@ def _run(options: argparse.Namespace) -> int:
     from harness.metrics.results import read_results
     from harness.report.warnings import left_out
     from harness.report.write import column_dictionary, default_output, rows, write_comparison
+    from harness.sweep.progress import telling
 
     if options.columns:
         print(column_dictionary(), end="")
@@ -64,13 +65,15 @@ def _run(options: argparse.Namespace) -> int:
         say(f"the last run: {options.path}")
     if options.other is not None:
         output = default_output(options.other) if options.output is None else options.output
-        page, comparison = write_comparison(options.path, options.other, output)
+        with telling("comparing the runs"):
+            page, comparison = write_comparison(options.path, options.other, output)
         print("\n".join([comparison.summary, *(comparison.settings_lines or ["no setting differs"])]))
         unreadable = comparison.unreadable
         say(*(f"note: {line}" for line in [*left_out(unreadable), *comparison.warnings]), f"comparison: {page}")
     elif options.format:
-        results = read_results(options.path)
-        text, unreadable = rows(results, options.format), results.unreadable_records
+        with telling("reading records"):
+            results = read_results(options.path)
+            text, unreadable = rows(results, options.format), results.unreadable_records
         say(*(f"note: {line}" for line in left_out(unreadable)))
         if options.output is None:
             print(text, end="")

@@ -33,5 +33,8 @@ def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
 class Counting(Silent):
     """A display that counts what is left."""
 
+    def done_before(self, num_requests):
+        self.total -= num_requests
+
     def leave_out(self, num_requests):
         self.total -= num_requests

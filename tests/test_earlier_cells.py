@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from io import StringIO
 from shutil import copytree
 
 import pytest
@@ -19,6 +20,7 @@ from harness.sweep import earlier_cells, weights_here
 from harness.sweep.earlier_cells import EarlierCells
 from harness.sweep.launchers.local import LocalLauncher
 from harness.sweep.listing import listing
+from harness.sweep.progress import Progress
 from harness.sweep.refuse_cells import refuse_repeated
 from harness.sweep.run_cells import run_cells
 from harness.sweep.supervisor import Supervisor
@@ -67,6 +69,18 @@ def test_a_finished_run_is_answered_from_its_records(run_plan, tmp_path, monkeyp
     Supervisor(run_plan, Silent(), finished).run()
     assert finished == before == read_manifest(tmp_path)["cells"]
     assert listed(run_plan) == ["done", "done"] and "0 are left" in listing(run_plan)[1][0]
+
+
+def test_finished_groups_count_as_done_among_all_requests(run_plan):
+    """Would catch a run that counts the requests of the groups alone in which something is left."""
+    other = [replace(each, decoding=replace(each.decoding, temperature=0.5)) for each in run_plan.cells]
+    stream = StringIO()
+    progress = Progress(stream)
+    with pytest.raises(NeedsAWorkerError):
+        Supervisor(replace(run_plan, cells=(*run_plan.cells, *other)), progress, []).run()
+    progress.finish()
+    assert "2 of 4 cells were finished before" in stream.getvalue()
+    assert stream.getvalue().splitlines()[-1].startswith("8/16 requests (8 before), 0 tokens")
 
 
 def test_an_answered_run_keeps_the_time_at_which_it_was_measured(run_plan, tmp_path):

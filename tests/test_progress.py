@@ -1,10 +1,17 @@
 """What a run tells of itself while it goes on: how far it is, how fast, and how long it takes."""
 
 import io
+from threading import Event
 
 import pytest
 
+from harness.cli.command_line import say
+from harness.records.files import write_cell
+from harness.records.runs import CELLS
+from harness.sweep import progress as module
 from harness.sweep.progress import UNKNOWN, LiveProgress, Progress, duration, progress_on
+from harness.sweep.whole_run import write_report
+from tests.synthetic_cells import cell_record, request_record, round_record
 
 
 class Clock:
@@ -39,6 +46,61 @@ def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
     progress.finish()
     progress.finish()
     assert stream.getvalue().splitlines()[4:] == ["40/100 requests, 400 tokens in 1 min 20 s"]
+
+
+def test_a_line_comes_while_nothing_ends():
+    """Would catch a run that says nothing while it loads, or times steps before its first request."""
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(stream, clock)
+    progress.tick()
+    progress.start(100)
+    for _ in range(8):
+        clock.now_s += 5.0
+        progress.tick()
+    progress.finish()
+    clock.now_s += 60.0
+    progress.tick()
+    assert stream.getvalue().splitlines() == [
+        f"0/100 requests (0 %), 15 s, {UNKNOWN}: loading",
+        f"0/100 requests (0 %), 30 s, {UNKNOWN}: loading",
+        "0/100 requests, 0 tokens in 40 s",
+    ]
+
+
+def test_requests_of_earlier_sessions_count_and_take_no_time():
+    """Would catch a total that shrinks as cells are found to be done, and a pace of requests that took none."""
+    clock, stream = Clock(), io.StringIO()
+    progress = Progress(stream, clock)
+    progress.start(100)
+    clock.now_s += 20.0
+    progress.done_before(60)
+    progress.cell("eagle3 block", 2, 4)
+    clock.now_s += 20.0
+    progress.advance(4, 40)
+    progress.finish()
+    assert stream.getvalue().splitlines() == [
+        f"60/100 requests (60 %), 20 s, {UNKNOWN}: loading",
+        "64/100 requests (64 %), 40 s, about 3 min 00 s left: cell 3/4 eagle3 block",
+        "64/100 requests (60 before), 40 tokens in 40 s",
+    ]
+    assert (progress.num_done, progress.num_left) == (4, 36)
+
+
+def test_what_takes_long_is_told_now_and_then(monkeypatch, capsys, tmp_path):
+    """Would catch a report that is written without a word for a minute."""
+    told = Event()
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.001)
+    monkeypatch.setattr(module, "say", lambda line: (say(line), told.set()))
+    write_cell(cell_record([request_record([round_record(4, 2, 1.0)])]), tmp_path / CELLS)
+
+    def show(results):
+        # of reading the records there may have been a line
+        told.clear()
+        assert told.wait(60)
+
+    write_report(tmp_path, show, tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    assert "writing the report: 0 s" in lines and lines[-1].startswith("report: ")
 
 
 @pytest.mark.parametrize(("num_done", "turns", "left_s"), [(9, 1, None), (10, 1, 90.0), (1, 2, 990.0), (0, 2, None)])

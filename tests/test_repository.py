@@ -1,9 +1,13 @@
 """What is tracked: size, paths, the lock file, and the make targets."""
 
+import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +95,48 @@ def test_without_a_python_make_says_so_before_it_makes_anything(python, message,
     assert result.returncode != 0
     assert message in result.stderr
     assert not (tmp_path / ".venv").exists()
+
+
+PIP_SAYS = """
+import os, sys
+print("Collecting torch==2.13.0 (from -c constraints.txt (line 1))")
+print("  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (31 kB)")
+print("WARNING: Running pip as the 'root' user can break things", file=sys.stderr)
+print("Downloading https://index/whl/torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (899.8 MB)", flush=True)
+open(sys.argv[1]).read()
+print("Using cached nvidia_cublas_cu12-12.8.4.1-py3-none-manylinux_2_27_x86_64.whl (1.1 GB)")
+print("Using cached six-1.17.0-py2.py3-none-any.whl (0.1 MB)")
+print("Installing collected packages: nvidia-cublas-cu12, six, torch", flush=True)
+sys.stderr.write("ERROR: no space left\\n" if sys.argv[2] == "1" else "")
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_installation_tells_its_steps_and_what_went_wrong(code, tmp_path):
+    """Would catch minutes without a word, a line for each of a hundred packages, and an error of pip that is lost."""
+    install = runpy.run_path(str(ROOT / ".ci" / "install.py"))["install"]
+    os.mkfifo(tmp_path / "fifo")
+    told = []
+
+    def tell(text):
+        told.append(text)
+        if text.startswith("still downloading"):
+            with suppress(FileNotFoundError):
+                (tmp_path / "fifo").open("w").close()
+                (tmp_path / "fifo").unlink()
+
+    assert install([sys.executable, "-c", PIP_SAYS, str(tmp_path / "fifo"), str(code)], tell, every_s=0.05) == code
+    steps = [text for text in told if not text.startswith("still ")]
+    assert steps[:4] == [
+        "finding versions that fit",
+        "downloading torch 2.13.0 (899.8 MB)",
+        "taking from pip's cache nvidia_cublas_cu12 12.8.4.1 (1.1 GB)",
+        "unpacking 3 packages",
+    ]
+    assert any(re.match(r"still downloading torch .*, 1 packages so far \(\d+ s\)", text) for text in told)
+    assert ("ERROR: no space left" in steps) == (code == 1)
+    assert steps[-1].startswith("pip failed with exit code 1" if code else "installed in ")
 
 
 def test_links_between_pages_lead_somewhere():

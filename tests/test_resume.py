@@ -1,7 +1,10 @@
 """A run that is killed and started again: the same cells, tokens and tables."""
 
 import json
+import re
 from dataclasses import replace
+from io import StringIO
+from itertools import count
 from shutil import copytree
 
 import pytest
@@ -17,6 +20,7 @@ from harness.report.tables.summary import summary_table
 from harness.report.warnings import warnings
 from harness.settings.cell import MeasurementConfig
 from harness.sweep import arm
+from harness.sweep.progress import Progress
 from harness.sweep.run_cells import run_cells
 from tests.killed_runs import Killed, kill_at, killed
 from tests.resumed_runs import NUM_PROMPTS, Told, differences, plan_of, run
@@ -52,6 +56,30 @@ def test_a_killed_run_goes_on_to_the_same_cells_tokens_and_tables(place, times, 
     assert not differences(undisturbed, tmp_path)
     num_lost = before.num_requests + told.num_requests - sum(len(item.requests) for item in records.values())
     assert 0 <= num_lost <= 2, "more than was under way since requests were last kept"
+
+
+def test_progress_counts_the_same_requests_before_and_after_an_interruption(tmp_path, monkeypatch):
+    """Would catch a total that leaves out what was kept, and a cell that is counted among those of its group."""
+
+    class Lines(Progress):
+        """Has a line for everything that happens."""
+
+        def __init__(self):
+            super().__init__(StringIO(), count(step=20.0).__next__)
+            self.lines = []
+
+        def note(self, text):
+            self.lines.append(text)
+
+    kept = killed(tmp_path, monkeypatch, "a turn is played", 4).num_requests
+    told, _ = run(tmp_path, told=Lines())
+    total = 3 * NUM_PROMPTS
+    counts = [re.match(r"(\d+)/(\d+) requests", line) for line in told.lines]
+    assert {int(each[2]) for each in counts if each} == {total}
+    done = [int(each[1]) for each in counts if each]
+    assert done == sorted(done) and done[-1] == total and done[0] >= kept
+    assert any(line.startswith("of cells 1 to 3 of 3, ") for line in told.lines)
+    assert told.lines[-1].startswith(f"{total}/{total} requests ({kept} before), ")
 
 
 def test_speedups_pair_what_one_session_has_measured(tmp_path, undisturbed, monkeypatch):

@@ -103,13 +103,17 @@ def test_a_cell_that_advances_between_two_lost_workers_does_not_fail(tmp_path, m
 
 
 def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
-    """Would catch a sweep that waits for ever, and a limit that counts from the start and not from the last event."""
+    """Would catch a sweep that waits for ever, a limit that counts from the start and not from the last event, and a
+    display that hears of no time while a worker says nothing, as when it times steps for a planner."""
 
     class Clock(Counting):
         """Each request takes most of the limit; else time passes once the server is silent, in steps far below the
         limit, since events that it sent before may still be unread."""
 
-        now_s, is_silent = 0.0, False
+        now_s, is_silent, num_ticks = 0.0, False, 0
+
+        def tick(self):
+            self.num_ticks += self.is_silent
 
         def start(self, num_requests_total):
             super().start(num_requests_total)
@@ -134,5 +138,6 @@ def test_a_worker_that_is_silent_for_too_long_is_ended(tmp_path, begun):
     clock = Clock()
     Supervisor(plan_on("Hangs", tmp_path, stall_limit_s=0.3), clock, [], clock).run()
     records = records_of(tmp_path)
+    assert clock.num_ticks
     assert [item.error for item in records["block"].failures] == ["StallError"]
     assert [len(records[method].requests) for method in ("none", "strict", "block")] == [4, 4, 0]

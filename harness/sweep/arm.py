@@ -237,7 +237,7 @@ class Arm:
             drift = Drift(differing, self._accepts_drift)
             progress.note(drift.told(label(self.cell)))
             if not drift.is_accepted:
-                progress.leave_out(-self.num_kept)
+                progress.done_before(-self.num_kept)
                 self.num_told -= self.num_kept
                 self._checkpoint = self.checkpoint.anew(self.session, drift)
                 return True

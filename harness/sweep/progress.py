@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
+
+from harness.cli.command_line import say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -34,15 +38,15 @@ class Progress:
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
-        self._total = self._done = self._num_tokens = 0
+        self._total = self._before = self._done = self._num_tokens = 0
         self._started_s = self._last_line_s = clock()
         self._begun_s: float | None = None
         self._place = self._label = ""
         self._is_running = self._has_turn = False
 
     def start(self, num_requests_total: int) -> None:
-        """The run begins; it will finish this many requests in all."""
-        self._total, self._done, self._num_tokens = num_requests_total, 0, 0
+        """The run begins; its cells have this many requests in all, those of earlier sessions among them."""
+        self._total, self._before, self._done, self._num_tokens = num_requests_total, 0, 0, 0
         self._started_s = self._last_line_s = self._clock()
         self._begun_s, self._is_running, self._has_turn = None, True, False
 
@@ -65,20 +69,30 @@ class Progress:
     def kept(self) -> None:
         """Finished requests are on disk, and no other process runs them again."""
 
+    def done_before(self, num_requests: int) -> None:
+        """Earlier sessions have finished so many more requests; less than 0 if they are lost."""
+        self._before += num_requests
+        self._show()
+
     def leave_out(self, num_requests: int) -> None:
-        """So many requests will not be run."""
+        """So many requests will not be run, in no session."""
         self._total -= num_requests
         self._show()
 
+    def tick(self) -> None:
+        """Time has passed, whatever the run does meanwhile: a line is due now and then."""
+        if self._is_running:
+            self._show()
+
     @property
     def num_done(self) -> int:
-        """Requests that are finished."""
+        """Requests that this session has finished."""
         return self._done
 
     @property
     def num_left(self) -> int:
-        """Requests that are not."""
-        return max(0, self._total - self._done)
+        """Requests that no session has finished."""
+        return max(0, self._total - self._before - self._done)
 
     @property
     def loading_s(self) -> float:
@@ -88,7 +102,7 @@ class Progress:
     @property
     def left_s(self) -> float | None:
         """Time that the rest takes at the pace so far; None before that is measured."""
-        if not self._done or not (self._has_turn or self._done >= PACE_SHARE * self._total):
+        if not self._done or not (self._has_turn or self._done >= PACE_SHARE * (self._total - self._before)):
             return None
         return (self._clock() - self._started_s - self.loading_s) * self.num_left / self._done
 
@@ -102,9 +116,11 @@ class Progress:
 
     def finish(self) -> None:
         """The run is over, or was given up; nothing moves after this, and a second call does nothing."""
-        if self._is_running and self._total + self._done:
+        if self._is_running and self._done + self.num_left:
             elapsed_s = self._clock() - self._started_s
-            self.note(f"{self._done}/{self._total} requests, {self._num_tokens} tokens in {duration(elapsed_s)}")
+            before = f" ({self._before} before)" if self._before else ""
+            counts = f"{self._before + self._done}/{self._total} requests{before}"
+            self.note(f"{counts}, {self._num_tokens} tokens in {duration(elapsed_s)}")
         self._is_running = False
 
     def _show(self) -> None:
@@ -113,9 +129,10 @@ class Progress:
         self._last_line_s = self._clock()
         elapsed_s, left_s = self._last_line_s - self._started_s, self.left_s
         left = f", {UNKNOWN}" if left_s is None else f", about {duration(left_s)} left"
-        cell = f": cell {self._place} {self._label}" if self._label else ""
-        percent = 100 * self._done / max(1, self._total)
-        self.note(f"{self._done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}{cell}")
+        cell = f"cell {self._place} {self._label}" if self._label else "loading"
+        done = self._before + self._done
+        percent = 100 * done / max(1, self._total)
+        self.note(f"{done}/{self._total} requests ({percent:.0f} %), {duration(elapsed_s)}{left}: {cell}")
 
 
 class LiveProgress(Progress):
@@ -158,8 +175,37 @@ class LiveProgress(Progress):
             left = "" if (left_s := self.left_s) is None else f"about {duration(left_s)} left"
             (task,) = self._bar.task_ids
             self._bar.update(
-                task, total=self._total, completed=self._done, description=text, tokens_per_s=rate, left=left
+                task,
+                total=self._total,
+                completed=self._before + self._done,
+                description=text,
+                tokens_per_s=rate,
+                left=left,
             )
+
+
+@contextmanager
+def repeated(call: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Call something every so many seconds until the block ends, in a thread of its own."""
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(every_s):
+            call()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def telling(what: str) -> AbstractContextManager[None]:
+    """Say now and then on standard error that something is still under way."""
+    began_s = time.monotonic()
+    return repeated(lambda: say(f"{what}: {duration(time.monotonic() - began_s)}"), SECONDS_BETWEEN_LINES)
 
 
 def duration(seconds: float) -> str:

@@ -179,18 +179,20 @@ class CellRunner:
             self.progress.note(drift.told(label_of_several(cells, len(arms))))
 
     def _leave_out_kept(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
-        """List what earlier sessions have finished, and take what they have done out of the work that is left."""
+        """List what earlier sessions have finished, and count what they have done."""
         num_requests = sum(len(item.prompt.turns) for item in played)
         finished = [arm for arm in arms if arm.finished_id is not None]
         for arm in arms:
             arm.num_told = num_requests if arm in finished else arm.num_kept
-            self.progress.leave_out(arm.num_told)
+        self.progress.done_before(sum(arm.num_told for arm in arms))
         for arm in finished:
             self.finished(arm.place, str(arm.finished_id), False)
         num_kept = sum(arm.num_kept for arm in arms)
         if finished or num_kept:
+            places = f"{arms[0].place + 1} to {arms[-1].place + 1}" if len(arms) > 1 else f"{arms[0].place + 1}"
             self.progress.note(
-                f"of {len(arms)} cells {len(finished)} were finished before, and {num_kept} requests of the others"
+                f"of cells {places} of {len(self.plan.cells)}, {len(finished)} were finished before, and {num_kept} "
+                "requests of the others"
             )
 
     def _tell_alone(self, arms: Sequence[Arm]) -> None:

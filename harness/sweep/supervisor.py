@@ -72,14 +72,18 @@ class Supervisor:
         """
         with self._signals.caught():
             try:
-                self._tasks = tasks_left(self._plan, self._tasks, self._manifest, self._progress.note)
-                self._progress.start(sum(task.num_untold for task in self._tasks))
+                every = self._tasks
+                self._tasks = tasks_left(self._plan, every, self._manifest, self._progress.note)
+                self._progress.start(sum(task.num_requests for task in every))
+                self._progress.done_before(sum(task.num_before for task in every))
+                self._progress.leave_out(sum(task.num_left_out for task in every))
                 self._write_status(RUNNING)
                 for place in range(min(self._launcher.num_workers, len(self._tasks))):
                     self._start(place)
                 # one without a group has none left to run: it may be a job that its cluster has not begun yet
                 while self._workers and (self._tasks or any(worker.task is not None for worker in self._workers)):
                     self._wait()
+                    self._progress.tick()
                     self._write_status(RUNNING)
                 self._write_end(STOPPED if self._is_stopping else DONE)
             except Exception:
@@ -217,6 +221,7 @@ class Supervisor:
         else:
             task.num_told += values[0] if name == "advance" else 0
             task.num_left_out += values[0] if name == "leave_out" else 0
+            task.num_before += values[0] if name == "done_before" else 0
             worker.label = values[0] if name == "cell" else worker.label
             getattr(self._progress, name)(*values)
 
@@ -275,7 +280,8 @@ class Supervisor:
         if not task.is_done:
             self._progress.advance(-task.num_told)
             self._progress.leave_out(-task.num_left_out)
-            task.num_told = task.num_left_out = 0
+            self._progress.done_before(-task.num_before)
+            task.num_told = task.num_left_out = task.num_before = 0
             self._progress.note(f"a worker ended: {reason}; another goes on")
             self._tasks.insert(0, task)
         self._start(worker.place)

@@ -25,6 +25,7 @@ class Task:
     """Places of the cells whose record is there."""
     num_told: int = 0
     num_left_out: int = 0
+    num_before: int = 0
     """Requests that the display has counted, and that another worker will report again."""
     is_done: bool = False
     """Whether another worker would find nothing to do."""
@@ -35,7 +36,12 @@ class Task:
     @property
     def num_untold(self) -> int:
         """Requests that the display still waits for."""
-        return len(self.group.cells) * self.group.num_turns - self.num_told - self.num_left_out
+        return self.num_requests - self.num_told - self.num_left_out - self.num_before
+
+    @property
+    def num_requests(self) -> int:
+        """Of its cells, in all sessions."""
+        return len(self.group.cells) * self.group.num_turns
 
     @property
     def places(self) -> range:

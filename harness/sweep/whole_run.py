@@ -26,7 +26,7 @@ from harness.settings.launcher import LauncherKind
 from harness.settings.run import skipped_lines
 from harness.sweep.check_plan import check_plan
 from harness.sweep.lease import leased
-from harness.sweep.progress import progress_on
+from harness.sweep.progress import SECONDS_BETWEEN_LINES, progress_on, repeated, telling
 from harness.sweep.stop_signals import StoppedBySignal
 from harness.sweep.supervisor import Supervisor
 
@@ -168,7 +168,8 @@ def run_here(plan: RunPlan, finished: list[str]) -> None:
 
     progress = progress_on(sys.stderr)
     try:
-        run_cells(plan, plan.folder, progress, finished)
+        with repeated(progress.tick, SECONDS_BETWEEN_LINES):
+            run_cells(plan, plan.folder, progress, finished)
     finally:
         progress.finish()
 
@@ -181,10 +182,13 @@ def write_report(
     from harness.report.warnings import warnings
     from harness.report.write import write_results
 
-    results = read_results(path)
-    page, *others = write_results(results, output, formats, html=html)
-    show(results)
-    say(*(f"note: {line}" for line in warnings(results)))
+    with telling("reading records"):
+        results = read_results(path)
+    with telling("writing the report"):
+        page, *others = write_results(results, output, formats, html=html)
+        show(results)
+        notes = warnings(results)
+    say(*(f"note: {line}" for line in notes))
     say(f"report: {page} (and {len(others)} files beside it, in tables/ and figures/)")
     return results
 

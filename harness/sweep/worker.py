@@ -146,6 +146,9 @@ class Reports(Progress):
     def kept(self) -> None:
         self._send("kept")
 
+    def done_before(self, num_requests: int) -> None:
+        self._send("done_before", num_requests)
+
     def leave_out(self, num_requests: int) -> None:
         self._send("leave_out", num_requests)
 
