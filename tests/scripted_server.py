@@ -1,10 +1,10 @@
 """A server that answers from a script, in the formats of real engines: every step follows from a request's seed.
 
-The formats of vLLM 0.25 and 0.33, SGLang 0.5, TensorRT-LLM and llama.cpp are written from their sources, not recorded
-from them; that of vLLM 0.32 is held against a recorded one (tests/test_server_formats.py). Faults are chosen by seed:
-`dies`, `stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters
-start anew), `backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and
-no list of steps).
+The formats of vLLM 0.25 and 0.33, SGLang 0.5 and TensorRT-LLM are written from their sources, not recorded from them;
+those of vLLM 0.32 and llama.cpp are held against recorded ones (tests/test_server_formats.py). Faults by seed: `dies`,
+`stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters start anew),
+`backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and no list of
+steps).
 """
 
 import argparse
@@ -50,6 +50,12 @@ class ScriptedServer:
     """Requests that must be there before any is answered: then all of them are in flight."""
     max_tokens: int = 4096
     """A limit of its own."""
+    max_length: int = 4096
+    """Tokens of prompt and answer."""
+    num_slots: int = 256
+    """Requests that llama.cpp answers at a time."""
+    num_held: int = 0
+    """Tokens of every answer that llama.cpp holds back, as of a character that is not whole yet: its second ones."""
     num_cached: int = 0
     """Prompt tokens from its prefix cache."""
     detail: str = "detailed"
@@ -96,13 +102,18 @@ class ScriptedServer:
         app = web.Application()
         self.version = self.version or VERSIONS.get(self.format, "1")
         app.router.add_get("/health", _says({}))
-        app.router.add_get("/v1/models", _says({"data": [{"id": self.model, "max_model_len": 4096}]}))
+        model = (
+            {"meta": {"n_ctx": self.max_length}} if self.format == "llama_cpp" else {"max_model_len": self.max_length}
+        )
+        app.router.add_get("/v1/models", _says({"data": [{"id": self.model, **model}]}))
+        app.router.add_get("/props", _says({"build_info": self.version, "total_slots": self.num_slots}))
         app.router.add_get("/version", _says(lambda: json.dumps({"version": self.version})))
         app.router.add_get("/server_info", _says(lambda: json.dumps({"version": self.version, **self.info})))
         if self.format != "plain":
             for path in ("/metrics", "/prometheus/metrics"):
                 app.router.add_get(path, _says(self.metrics))
         app.router.add_post("/v1/completions", self.complete)
+        app.router.add_post("/completion", self.complete)
         app.router.add_post("/v1/chat/completions", self.complete)
         return app
 
@@ -143,7 +154,8 @@ class ScriptedServer:
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for index, event in enumerate(self.events(script, body, fault)):
+        events = self.completion if request.path == "/completion" else self.events
+        for index, event in enumerate(events(script, body, fault)):
             if index == 2 and fault == "dies":
                 request.transport.abort()
                 return response
@@ -156,8 +168,31 @@ class ScriptedServer:
         self.count(script)
         if fault == "resets":
             self.counts.clear()
-        await response.write(b"data: [DONE]\n\n")
+        if request.path != "/completion":
+            await response.write(b"data: [DONE]\n\n")
         return response
+
+    def completion(self, script, body, fault):
+        """The events of llama.cpp's own endpoint: one a token, with what was counted up to there."""
+        accepted = [0, *script.accepted] if script.accepted else [0] * len(script.sizes)
+        num, drafted, taken, text = 0, 0, 0, ""
+        for place, size in enumerate(script.sizes):
+            drafted += script.depth if place and script.accepted else 0
+            taken += accepted[place] + (fault == "backwards" and place == 2) * (script.depth - accepted[place] - 5)
+            for _ in range(size):
+                num += 1
+                is_end = num == script.num_tokens and script.finish_reason == "stop"
+                token = EOS if is_end else 302 - num % 2
+                text += WORDS.get(token, "")
+                drafts = {"draft_n": drafted, "draft_n_accepted": taken} if drafted else {}
+                timings = {"cache_n": self.num_cached, "predicted_n": num, **drafts}
+                tokens = {"tokens_predicted": num, "tokens_evaluated": len(body["prompt"])}
+                if 1 < num <= 1 + self.num_held:
+                    continue
+                yield {"content": text, "tokens": [token], "stop": False, "timings": timings, **tokens}
+                text = ""
+        why = {"stop": "eos", "length": "limit"}[script.finish_reason]
+        yield {"content": "", "tokens": [], "stop": True, "stop_type": why, "timings": timings, **tokens}
 
     def events(self, script, body, fault):
         """The chunks of an answer, the finish reason in the last of them, and the usage behind them."""
@@ -175,15 +210,13 @@ class ScriptedServer:
             choice = {"index": 0, "finish_reason": script.finish_reason if is_last else None}
             choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
             yield {"choices": [choice | ({"token_ids": ids} if has_ids else {})]} | (
-                {"timings": self.timings(script)} if self.format == "llama_cpp" and is_last else {}
+                {"timings": {"draft_n": script.depth * len(script.accepted)}}
+                if self.format == "llama_cpp" and is_last
+                else {}
             )
         usage = {"prompt_tokens": len(body.get("prompt", [])) or 7, "completion_tokens": script.num_tokens}
         usage |= {"prompt_tokens_details": {"cached_tokens": self.num_cached}} if self.num_cached else {}
         yield {"choices": [], "usage": usage, **self.details(script, fault)}
-
-    def timings(self, script):
-        drafts = {"draft_n": script.depth * len(script.accepted), "draft_n_accepted": sum(script.accepted)}
-        return {"predicted_n": script.num_tokens} | (drafts if script.accepted else {})
 
     def details(self, script, fault):
         """The drafts of one answer as an engine reports them."""
@@ -239,18 +272,20 @@ class ScriptedServer:
                 lines += [f'{name}_total{{token_position="{i}"}} {float(counts[what, i])}' for i in places]
         elif self.format == "sglang":
             lines += ["# TYPE sglang:generation_tokens counter", f"sglang:generation_tokens_total {counts['tokens']}"]
-        elif self.format.startswith("vllm"):
+        elif self.format.startswith("vllm") or self.format == "llama_cpp":
+            engine = self.format.partition("_")[0].replace("llama", "llamacpp")
             values = {
-                "generation_tokens": counts["tokens"],
+                "tokens_predicted" if engine == "llamacpp" else "generation_tokens": counts["tokens"],
                 "spec_decode_num_drafts": counts["drafts"],
                 "spec_decode_num_draft_tokens": self.depth * counts["drafts"],
                 "spec_decode_num_accepted_tokens": counts["accepted"],
             }
             for name, value in values.items():
-                lines += [f"# TYPE vllm:{name} counter", f'vllm:{name}_total{{engine="0",model_name="zoo"}} {value}.0']
-            name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+                labels = '{engine="0",model_name="zoo"}' if engine == "vllm" else ""
+                lines += [f"# TYPE {engine}:{name} counter", f"{engine}:{name}_total{labels} {value}.0"]
+            name = f"{engine}:spec_decode_num_accepted_tokens_per_pos"
             lines += [f"# TYPE {name} counter"]
-            lines += [f'{name}_total{{engine="0",position="{i}"}} {counts["accepted", i]}.0' for i in places]
+            lines += [f'{name}_total{{position="{i}"}} {counts["accepted", i]}.0' for i in places]
         return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,5 @@
 """The server backend against a scripted server: counts are the scripted ones, however a server tells them."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -55,14 +54,33 @@ def test_counts_are_the_servers_own(tmp_path, engine):
     assert any("known to be biased" in text for text in record.fallbacks) == (engine == "vllm_0.25")
 
 
-def test_what_has_no_place_in_our_definitions_keeps_its_name(tmp_path):
+def test_every_step_of_llama_cpp_is_recorded(tmp_path):
+    """Would catch a step that begins at another token, drafts beyond the end, and tokens that are not its own."""
     with ScriptedServer("llama_cpp", DEPTH) as server:
-        cell = cell_on(server, num_requests=8)
+        cell = cell_on(server, num_requests=24)
+        scripts = scripts_of(cell, server)
         (record,), frame = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.rounds and not record.failures and len(record.requests) == 24
+    for request in record.requests:
+        assert_rounds_of(scripts[request.seed], request)
+        assert len(request.output_token_ids) == scripts[request.seed].num_tokens
+    accepted = sum(sum(script.accepted) for script in scripts.values())
+    assert sum(block.reported["draft_n_accepted"] for block in record.blocks) == accepted
+    assert frame.iloc[0]["num_accepted_tokens"] == sum(size - 1 for item in scripts.values() for size in item.sizes)
+    assert record.provenance["sampling_core"] == "llama_cpp 1"
+    assert not any("different numbers" in text or "does not tell which" in text for text in record.fallbacks)
+
+
+def test_tokens_that_llama_cpp_holds_back_cost_rounds_and_no_count(tmp_path):
+    """Of a character that is not whole it sends neither text nor ids. Would catch steps that are guessed."""
+    with ScriptedServer("llama_cpp", DEPTH, num_held=4) as server:
+        cell = cell_on(server, num_requests=24)
         scripts = scripts_of(cell, server).values()
-    assert frame.iloc[0]["knowledge"] == "arrivals" and math.isnan(frame.iloc[0]["acceptance_rate"])
-    found = sum(block.reported["draft_n_accepted"] for block in record.blocks)
-    assert found == sum(sum(script.accepted) for script in scripts)
+        (record,), frame = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.blocks and not record.failures
+    assert {item.num_output_tokens for item in record.requests} == {script.num_tokens for script in scripts}
+    assert not any(item.output_token_ids for item in record.requests if item.num_output_tokens > 2)
+    assert frame.iloc[0]["num_accepted_tokens"] == sum(sum(script.accepted) for script in scripts)
 
 
 def test_a_plain_server_is_asked_by_messages_and_its_tokens_are_counted_as_it_says(tmp_path):

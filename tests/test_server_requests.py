@@ -43,6 +43,9 @@ def test_no_default_of_a_server_takes_part(tmp_path, format_, name):
     assert {item["seed"] % SEEDS for item in bodies} == {item.seed % SEEDS for item in record.requests}
     neutral = {"top_p": 1.0, "min_p": 0.0, name: 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert all(body.items() >= neutral.items() for body in bodies)
+    # its own default draws by temperature after the cuts
+    order = ["temperature", "top_k", "top_p", "min_p"]
+    assert format_ != "llama_cpp" or all(body["samplers"] == order for body in bodies)
 
 
 @pytest.mark.parametrize("format_", ["vllm_0.33", "plain"])

@@ -14,6 +14,8 @@ from harness.constraint.grammar_text import check_given_grammar
 from harness.constraint.registry import check_parser
 from harness.models.check_files import check_target_files
 from harness.models.check_model_configs import check_model_configs
+from harness.models.checkpoint import CheckpointError
+from harness.models.gguf import gguf_in, is_gguf, read_header
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
@@ -36,6 +38,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
         SettingsError: with the first that is found.
     """
     _check_paths(cells)
+    _check_gguf(cells)
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_objects(cells)
@@ -57,7 +60,7 @@ def check_target(target: TargetConfig, *, is_loaded: bool) -> None:
     """
     _check_model_path("target.path", target.path)
     _check_shape("target.shape", target.shape)
-    if is_loaded:
+    if is_loaded and not is_gguf(target.path):
         check_target_files(target)
 
 
@@ -73,9 +76,44 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
 
 
 def _check_model_path(key: str, model: str | None) -> None:
-    """What may be a Hugging Face id is left to the loader."""
-    if model is not None and not _is_hub_id(model) and not os.path.isdir(model):
-        raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no folder {model!r}")
+    """What may be a Hugging Face id is left to the loader, and who reads a GGUF file to `_check_gguf`."""
+    if model is None or os.path.isdir(model) or (is_gguf(model) and os.path.isfile(model)):
+        return
+    if is_gguf(model) or not _is_hub_id(model):
+        what = "GGUF file" if is_gguf(model) else "folder"
+        raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no {what} {model!r}")
+
+
+def _check_gguf(cells: Sequence[CellConfig]) -> None:
+    """A GGUF file goes to a server that reads such files, which is told of no other."""
+    for cell in cells:
+        reads_gguf = cell.is_served and cell.server.traits.reads_gguf
+        for key, path in (("target.path", cell.target.path), ("drafter.path", cell.drafter.path)):
+            if is_gguf(path) and not reads_gguf:
+                raise SettingsError(
+                    f"{key}: expected a folder of safetensors with backend={cell.backend.kind}, found the GGUF file "
+                    f"{path}, which server=llama_cpp serves"
+                )
+        if reads_gguf and cell.server.url is None:
+            _check_served_files(cell)
+
+
+def _check_served_files(cell: CellConfig) -> None:
+    named = {"target.path": cell.target.path} if "{target}" in (cell.server.command or "") else {}
+    named |= {"drafter.path": cell.drafter.path} if cell.drafter.has_model else {}
+    for key, path in named.items():
+        try:
+            found = None if path is None else gguf_in(path)
+            if found is not None:
+                read_header(found)
+        except CheckpointError as error:
+            raise SettingsError(f"{key}: {error}") from error
+        if found is None:
+            raise SettingsError(
+                f"{key}: expected a GGUF file, or a folder with one, for server={cell.server.engine.value}, found "
+                f"{'none: the built-in model has no such file' if path is None else path}; convert the model "
+                "(convert_hf_to_gguf.py of llama.cpp)"
+            )
 
 
 def _check_shape(key: str, shape: str | None) -> None:

@@ -55,7 +55,10 @@ def metric_number(
 
 
 def same_answers(first: CellResult, second: CellResult) -> str:
-    """Requests of both cells whose output tokens are identical, of those that both have."""
-    left, right = ({item.key: item.output_token_ids for item in cell.record.requests} for cell in (first, second))
+    """Requests of both cells whose output tokens are identical, of those whose tokens both tell."""
+    left, right = (
+        {item.key: item.output_token_ids for item in cell.record.requests if item.output_token_ids}
+        for cell in (first, second)
+    )
     common = left.keys() & right.keys()
     return f"{sum(left[key] == right[key] for key in common)} of {len(common)}"

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.backends.server.client import Client, connected
 from harness.backends.server.reply import RequestFailed
 from harness.server_certification.known_model import Tokens
-from harness.server_certification.served import STALL_TIMEOUT_S, Served
+from harness.server_certification.served import Served
 from harness.settings.sampling import SamplingSettings
 
 MOST_FAILURES = 0.01
@@ -92,8 +91,7 @@ async def _draw(served: Served, plan: Plan, take: Callable[[Answer], None], tell
                 tell(f"{index:,} of {total:,} requests, {now - began:.0f} s")
             yield index
 
-    async with connected(STALL_TIMEOUT_S, are_kept=served.keeps_connections) as connections:
-        client = Client(connections, served.endpoint, time.perf_counter, num_retries=3, stall_timeout_s=STALL_TIMEOUT_S)
+    async with served.client() as client:
 
         async def ask_some() -> None:
             for index in due():

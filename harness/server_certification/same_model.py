@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from harness.backends.server.client import Client, connected
 from harness.backends.server.reply import Reply, RequestFailed
 from harness.server_certification.known_model import KnownModel, Tokens
-from harness.server_certification.served import STALL_TIMEOUT_S, Served
+from harness.server_certification.served import Served
 from harness.settings.sampling import SamplingSettings
 
 NUM_TOKENS = 16
@@ -41,8 +39,7 @@ def check_same_model(served: Served, model: KnownModel, prompts: Sequence[Tokens
 
 
 async def _greedy(served: Served, prompts: Sequence[Tokens]) -> list[Reply]:
-    async with connected(STALL_TIMEOUT_S, are_kept=served.keeps_connections) as connections:
-        client = Client(connections, served.endpoint, time.perf_counter, num_retries=3, stall_timeout_s=STALL_TIMEOUT_S)
+    async with served.client() as client:
         greedy = SamplingSettings(temperature=0.0)
         return [await client.ask(served.body(prompt, greedy, NUM_TOKENS, seed=0)) for prompt in prompts]
 

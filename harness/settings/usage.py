@@ -160,7 +160,12 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with backend=server that starts a server, and not with server.url",
     ),
     (
-        tuple(f"backend.{name}" for name in ("max_length", "weight_dtype", "kv_cache_dtype", "fused", "graphs")),
+        ("backend.max_length",),
+        lambda view: not view.is_served or view.sets_context,
+        "with backend=local, or a server.command that names {context}; what serves says this itself",
+    ),
+    (
+        tuple(f"backend.{name}" for name in ("weight_dtype", "kv_cache_dtype", "fused", "graphs")),
         lambda view: not view.is_served,
         "with backend=local; what serves says this itself",
     ),

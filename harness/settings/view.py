@@ -90,6 +90,11 @@ class SettingsView:
         return self.value("backend.kind") == "server"
 
     @property
+    def sets_context(self) -> bool:
+        """Whether a server is started that is told how many tokens its requests may have."""
+        return self.value("server.url") is None and "{context}" in (self.value("server.command") or "")
+
+    @property
     def constrains_drafts(self) -> bool:
         """Whether drafts are drawn for answers that follow a grammar."""
         policy = self.value("constraint.policy")

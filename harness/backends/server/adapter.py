@@ -14,7 +14,7 @@ from harness.backends.server.chunk_steps import ChunkSteps
 from harness.backends.server.counters import Counters
 from harness.backends.server.load_result import Answered
 from harness.backends.server.reply import Reply
-from harness.backends.server.rounds import Steps
+from harness.backends.server.rounds import Steps, Unsplit
 from harness.records.counts import DraftCounts, Knowledge
 from harness.settings.cell import CellConfig
 from harness.settings.sampling import SamplingSettings
@@ -40,6 +40,10 @@ class Adapter:
     """One cell on one engine."""
 
     health_path: ClassVar[str] = "/health"
+    completions_path: ClassVar[str] = "/v1/completions"
+    """Of the endpoint that takes token ids."""
+    reply: ClassVar[type[Reply]] = Reply
+    """Reads its stream of events."""
     version_path: ClassVar[str | None] = None
     info_path: ClassVar[str | None] = None
     """What the server says about its settings."""
@@ -51,6 +55,8 @@ class Adapter:
     """Prompt tokens that it did not compute."""
     keeps_connections: ClassVar[bool] = True
     """Whether it keeps a connection after an answer, as it announces."""
+    tells_every_step: ClassVar[bool] = False
+    """Whether steps without drafts are told apart from those whose draft was rejected."""
     notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}
     """What readers of this engine's drafts must know, by how they are known."""
 
@@ -115,8 +121,8 @@ class Adapter:
         """Fields of a request that give the grammar of its answer, in the language of constraint.kind."""
         return {}
 
-    def drafts(self, reply: Reply) -> Steps | DraftCounts | None:
-        """The drafts that an answer reports: every step, counts, or nothing.
+    def drafts(self, reply: Reply) -> Steps | DraftCounts | Unsplit | None:
+        """The drafts that an answer reports: every step, counts, their number, or nothing.
 
         Raises:
             MalformedAnswer: it contradicts itself.
@@ -139,6 +145,23 @@ class Adapter:
         """The engine's version in the answer of `version_path`."""
         found = answer.get("version")
         return None if found is None else str(found)
+
+    def slot_length(self, num_tokens: int) -> int:
+        """Positions that the server is told to give each request; its own limit may have a coarser step.
+
+        Args:
+            num_tokens: of prompt and answer of the longest request.
+        """
+        return num_tokens
+
+    def max_length(self, model: Mapping[str, Any]) -> int | None:
+        """Tokens of prompt and answer that a request may have; None where the server does not say.
+
+        Args:
+            model: what it lists of the model.
+        """
+        found = model.get("max_model_len")
+        return None if found is None else int(found)
 
     def refuse(self, evidence: Evidence) -> None:
         """Raise RefusedArm where the server says that it does something else than the cell's name says."""
@@ -164,6 +187,22 @@ class Adapter:
             "frequency_penalty": 0.0,
             "ignore_eos": self.cell.decoding.ignore_eos,
         }
+
+
+def counts_of_steps(added: Counters, counter: str, depth: int) -> DraftCounts | None:
+    """The drafts of a block by counters that vLLM and llama.cpp name alike; None where there are none.
+
+    Args:
+        added: what was added to the counters.
+        counter: their names, with {} for what each counts.
+        depth: K.
+    """
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    drafts, drafted, accepted = (added.total(counter.format(name)) for name in names)
+    if drafts is None or drafted is None or accepted is None:
+        return None
+    by_position = added.by_position(counter.format("accepted_tokens_per_pos"))
+    return DraftCounts(drafts, drafted, accepted, positions_of_constant_depth(drafts, drafted, depth), by_position)
 
 
 def positions_of_constant_depth(num_drafts: int, num_draft_tokens: int, depth: int) -> tuple[int, ...] | None:

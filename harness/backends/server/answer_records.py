@@ -10,7 +10,7 @@ from harness.backends.server.adapter import Adapter
 from harness.backends.server.answer_reasoning import with_reasoning
 from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.reply import MalformedAnswer
-from harness.backends.server.rounds import INCONSISTENT, Steps, rounds_of
+from harness.backends.server.rounds import INCONSISTENT, Steps, Unsplit, rounds_of
 from harness.constraint.answer_check import AnswerCheck
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
@@ -20,7 +20,7 @@ from harness.records.schema import Failure
 FINISH = {"stop": FinishReason.eos, "length": FinishReason.length}
 _CONTRADICTIONS = (MalformedAnswer, InconsistentRecordError)
 
-_Told: TypeAlias = tuple[Answered, Steps | DraftCounts | None]
+_Told: TypeAlias = tuple[Answered, Steps | DraftCounts | Unsplit | None]
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,16 @@ def _with_silent(told: Sequence[_Told], known: Knowledge | None) -> list[_Told]:
     """
     drafting = [drafts for _, drafts in told if _num_drafted(drafts)]
     counts_are_told = bool(drafting) or known is Knowledge.requests
+    if any(isinstance(drafts, Unsplit) for _, drafts in told):
+        return list(told)
     if counts_are_told and all(isinstance(drafts, DraftCounts) for drafts in drafting):
         return [(item, DraftCounts() if isinstance(drafts, Steps) else drafts) for item, drafts in told]
     if known is not Knowledge.rounds and not any(isinstance(drafts, Steps) for _, drafts in told):
         return list(told)
-    return [(item, drafts if _num_drafted(drafts) else Steps()) for item, drafts in told]
+    return [(item, drafts if isinstance(drafts, Steps) or _num_drafted(drafts) else Steps()) for item, drafts in told]
 
 
-def _knowledge(told: Sequence[Steps | DraftCounts | None]) -> Knowledge | None:
+def _knowledge(told: Sequence[Steps | DraftCounts | Unsplit | None]) -> Knowledge | None:
     if all(isinstance(drafts, Steps) for drafts in told):
         return Knowledge.rounds
     return Knowledge.requests if all(isinstance(drafts, DraftCounts) for drafts in told) else None
@@ -132,7 +134,7 @@ def _with_rounds(
 def _num_drafted(drafts: Any) -> int:
     if isinstance(drafts, Steps):
         return sum(drafts.drafted)
-    return drafts.num_draft_tokens if isinstance(drafts, DraftCounts) else 0
+    return drafts.num_draft_tokens if isinstance(drafts, DraftCounts | Unsplit) else 0
 
 
 def _failure(item: Answered, error: Exception) -> Failure:

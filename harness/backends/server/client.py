@@ -58,6 +58,8 @@ class Client:
     """Seconds on the clock of the records."""
     num_retries: int
     stall_timeout_s: float
+    new_reply: Callable[[], Reply] = Reply
+    """Reads the server's stream of events."""
     num_retried: int = 0
     """Requests sent again so far."""
 
@@ -82,7 +84,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     async def _stream(self, body: Mapping[str, Any]) -> Reply:
-        reply, has_begun = Reply(), False
+        reply, has_begun = self.new_reply(), False
         try:
             async with self.connections.session.post(self.url, json=body) as response:
                 has_begun = True

@@ -89,7 +89,7 @@ class LoadGenerator:
     @property
     def endpoint(self) -> str:
         """Address that requests go to."""
-        return f"{self.url}/v1/completions" if self._takes_ids else f"{self.url}/v1/chat/completions"
+        return self.url + (self.adapter.completions_path if self._takes_ids else "/v1/chat/completions")
 
     def body(self, question: Question) -> dict[str, Any]:
         """A request."""
@@ -155,6 +155,7 @@ class _Run:
                 clock=lambda: time.perf_counter() - origin,
                 num_retries=cell.server.num_retries,
                 stall_timeout_s=stall_timeout_s,
+                new_reply=self.generator.adapter.reply,
             )
             async with self._beside(), asyncio.TaskGroup() as group:
                 for conversation, question in zip(conversations, first, strict=True):
@@ -265,6 +266,7 @@ class _Run:
         reply = await self._client.ask(self.generator.body(question))
         if reply.finish_reason not in FINISHED:
             raise MalformedAnswer(f"an answer ended for the reason {reply.finish_reason!r}, expected stop or length")
+        reply.find_held_ids(lambda: self.generator.prompts.vocabulary)
         arrivals, note = reply.arrivals()
         if not arrivals:
             raise MalformedAnswer("an answer holds no token")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from harness.backends.server.held_tokens import byte_vocabulary
 from harness.constraint.answer_check import AnswerCheck
+from harness.models.gguf import gguf_tokenizer, is_gguf
 from harness.settings.cell import CellConfig
 from harness.settings.models import TargetConfig
 from harness.settings.sampling import SamplingSettings
@@ -16,6 +19,9 @@ from harness.workload.chat import chat_messages, decode_answer, encode_chat
 from harness.workload.conversations import Conversation, exact_length
 
 TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "*.jinja", "config.json")
+
+READ_AGAIN = 16
+"""Tokens that an answer may have more when it is read again in the next turn."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,15 @@ class ServedPrompts:
         from harness.models.tokenizer import load_tokenizer
 
         target = self._cell.target
+        if is_gguf(target.path):
+            return gguf_tokenizer(Path(str(target.path)).expanduser())
         folder = checkpoint_folder(target_path(target), target.revision, TOKENIZER_FILES)
         return load_tokenizer(folder, target.trust_remote_code)
+
+    @cached_property
+    def vocabulary(self) -> dict[bytes, int]:
+        """The tokenizer's tokens by their bytes."""
+        return byte_vocabulary(self.tokenizer)
 
     @cached_property
     def answer_check(self) -> AnswerCheck | None:
@@ -93,6 +106,17 @@ class ServedPrompts:
         check = self.answer_check
         grammar = None if check is None else check.grammar(prompt.prompt_id, prompt.schema)
         return Question(conversation, len(answers), token_ids, tuple(messages), sampling, grammar)
+
+    def num_needed(self, conversation: Conversation) -> int:
+        """Tokens that the last turn of a conversation may take, with answers as long as they may be."""
+        cell, turns = self._cell, conversation.prompt.turns
+        if cell.workload.prompt_tokens is not None:
+            return cell.workload.prompt_tokens + cell.decoding.max_new_tokens
+        messages = chat_messages(turns, [""] * (len(turns) - 1))
+        encoded = encode_chat(self.tokenizer, messages, cell.workload.thinking)
+        # an answer is read again as text, which may have other tokens
+        again = (len(turns) - 1) * READ_AGAIN
+        return len(encoded.token_ids) + len(turns) * cell.decoding.max_new_tokens + again
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of an answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -60,6 +60,8 @@ class Chunk(NamedTuple):
     text: str
     num_tokens_so_far: int | None
     """Output tokens of the request up to here, where the server counts along."""
+    drafts_so_far: tuple[int, int] | None = None
+    """Draft tokens of the request up to here and how many of them were accepted, where the server counts along."""
 
 
 @dataclass
@@ -73,6 +75,8 @@ class Reply:
     """The last of each part in KEPT."""
     is_done: bool = False
     """Whether the server ended the stream itself."""
+    end_s: float | None = None
+    """When an event without a token said why the answer ended: with it comes an end of sequence that has no text."""
 
     def take_line(self, line: bytes, arrival_s: float) -> None:
         """Read one line of the stream of events.
@@ -108,11 +112,25 @@ class Reply:
         texts = (choice.get("text"), reasoning, delta.get("content"))
         text = "".join(str(item) for item in texts if item)
         ids = choice.get("token_ids")
-        if text or ids:
-            so_far = (event.get("usage") or {}).get("completion_tokens")
+        timings = event.get("timings") or {}
+        so_far = (event.get("usage") or {}).get("completion_tokens", timings.get("predicted_n"))
+        num_before = (self.chunks[-1].num_tokens_so_far or 0) if self.chunks else 0
+        is_end = choice.get("finish_reason") is not None
+        # an end of sequence has no text
+        if text or ids or (choice and not is_end and so_far is not None and int(so_far) > num_before):
             found = None if ids is None else tuple(map(int, ids))
-            self.chunks.append(Chunk(arrival_s, found, text, None if so_far is None else int(so_far)))
+            num = None if so_far is None else int(so_far)
+            self.chunks.append(Chunk(arrival_s, found, text, num, drafts_so_far(timings)))
+        elif is_end:
+            self.end_s = arrival_s
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def find_held_ids(self, vocabulary: Callable[[], Mapping[bytes, int]]) -> None:
+        """Find the ids of tokens that the server sent no ids of, where that can be.
+
+        Args:
+            vocabulary: makes the tokens by their bytes, which takes a while.
+        """
 
     @property
     def text(self) -> str:
@@ -159,9 +177,18 @@ class Reply:
         if stated is None:
             return _arrivals(self.chunks, [1] * len(self.chunks)), CHUNKS_COUNTED
         num = len(self.chunks)
+        if self.finish_reason == "stop" and self.end_s is not None and stated == num + 1:
+            return (*_arrivals(self.chunks, [1] * num), Arrival(self.end_s, 1)), None
         ends = [int(stated) * index // max(num, 1) for index in range(num + 1)]
         counts = [after - before for before, after in pairwise(ends)]
         return _arrivals(self.chunks, counts), None if set(counts) <= {1} else SPREAD
+
+
+def drafts_so_far(timings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """What llama.cpp's timings of a chunk count; without draft_n nothing was drafted yet."""
+    if "predicted_n" not in timings:
+        return None
+    return int(timings.get("draft_n") or 0), int(timings.get("draft_n_accepted") or 0)
 
 
 def _arrivals(chunks: list[Chunk], counts: list[int]) -> tuple[Arrival, ...]:

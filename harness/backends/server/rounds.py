@@ -19,17 +19,26 @@ INCONSISTENT = "the drafts that the server tells do not add up, by themselves or
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a request that had drafts, in order."""
+    """The steps of a request that had drafts, or all behind its prefill, in order."""
 
     drafted: tuple[int, ...] = ()
     """Draft tokens of each step."""
     accepted: tuple[int, ...] = ()
     """Accepted draft tokens of each step, those beyond the end of the request included."""
+    is_complete: bool = False
+    """Whether steps without drafts, but for the prefill's, are among them."""
 
     def __post_init__(self) -> None:
         pairs = zip(self.accepted, self.drafted, strict=False)
         if len(self.drafted) != len(self.accepted) or any(not 0 <= a <= d for a, d in pairs):
             raise MalformedAnswer("the server tells of steps that accept more than they drafted, or not of all of them")
+
+
+@dataclass(frozen=True)
+class Unsplit:
+    """Draft tokens of a request whose steps, or tokens, are not told apart: it has no rounds, but others may."""
+
+    num_draft_tokens: int
 
 
 def rounds_of(
@@ -96,6 +105,8 @@ def places_are_told(rounds: Sequence[RoundRecord]) -> bool:
 def _ordered(arrivals: Sequence[Arrival], steps: Steps, total: int) -> list[tuple[int, int]]:
     """(drafted, accepted) of every round, those without a draft among them where their tokens came."""
     pairs = list(zip(steps.drafted, steps.accepted, strict=True))
+    if steps.is_complete:
+        return [(0, 0), *pairs]
     num_single, by_chunk = _num_without_drafts(arrivals, steps, total)
     single = (0, 0)
     if not by_chunk:

@@ -17,7 +17,7 @@ from harness.backends.server.counters import Counters, CountersReset, read_count
 from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record
 from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.backends.server.handed_over import HandedOver
-from harness.backends.server.launch_of_cell import launch_of_cell
+from harness.backends.server.launch_of_cell import launch_of_cell, sets_context
 from harness.backends.server.load_generator import LoadGenerator
 from harness.backends.server.load_result import LoadResult
 from harness.backends.server.process import Servers
@@ -51,6 +51,8 @@ class ServerBackend:
         self.prompts = ServedPrompts(cell)
         self._knowledge = Knowledge.rounds
         self._notes: dict[str, None] = {}
+        self._num_tokens: int | None = None
+        """Of prompt and answer of the longest request, where a server is told."""
         self._url: str | None = None
         self._model = ""
         self._evidence = Evidence()
@@ -68,9 +70,15 @@ class ServerBackend:
         Raises:
             ValueError: there is no server, it does not have the model, or a command is not one.
         """
+        needed: int | None = None
         for backend in backends:
+            if sets_context(backend.cell):
+                # the cells of a group have the same prompts
+                needed = needed or max(map(backend.prompts.num_needed, conversations), default=0)
+                backend._num_tokens = backend.cell.backend.max_length or needed
+                backend.prompts.max_length = backend._num_tokens
             if backend.cell.server.url is None:
-                launch_of_cell(backend.cell, backend.adapter)
+                launch_of_cell(backend.cell, backend.adapter, backend._num_tokens)
             else:
                 backend._meet(backend.cell.server.url, None)
         for conversation in conversations:
@@ -143,7 +151,7 @@ class ServerBackend:
         """Have a healthy server of this cell, started if need be, and know what it says about itself."""
         server = self.cell.server
         if server.url is None:
-            launch = launch_of_cell(self.cell, self.adapter)
+            launch = launch_of_cell(self.cell, self.adapter, self._num_tokens)
             self._deaths = self.servers.deaths.setdefault(launch, [])
             found = self.servers.url(
                 launch,
@@ -172,8 +180,7 @@ class ServerBackend:
                 f"server.model: expected one that the server at {url} lists ({', '.join(by_name) or 'none'}), "
                 f"found {'null' if name is None else name}"
             )
-        length = by_name.get(name, {}).get("max_model_len")
-        self.prompts.max_length = None if length is None else int(length)
+        self.prompts.max_length = self.adapter.max_length(by_name.get(name, {}))
         self._url, self._model = url, name
         version, info = None, {}
         with suppress(NoAnswer):
@@ -304,10 +311,11 @@ class ServerBackend:
         """Remember what readers of the results must know; `num_taken_tokens` are of answers handed over before."""
         self._notes |= played.notes
         self._notes |= {notes.RETRIED: None} if played.num_retried else {}
-        if not all(places_are_told(item.rounds) for item in requests):
+        if not (self.adapter.tells_every_step or all(places_are_told(item.rounds) for item in requests)):
             self._notes[notes.PLACES_ARE_GUESSED] = None
-        at_limit = [item.reply.token_ids for item in played.answered if item.reply.finish_reason == "length"]
-        if any(0 < len(ids) < self.cell.decoding.max_new_tokens for ids in at_limit):
+        at_limit = [item.arrivals for item in played.answered if item.reply.finish_reason == "length"]
+        counts = [sum(event.num_output_tokens for event in arrivals) for arrivals in at_limit]
+        if any(count < self.cell.decoding.max_new_tokens for count in counts):
             self._notes[notes.ENDED_EARLY] = None
         is_cached = any((added.total(name) or 0) > 0 for name in self.adapter.cache_counters)
         if is_cached or any(item.reply.num_cached_tokens for item in played.answered):

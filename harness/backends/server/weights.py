@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.backends.server.random_models import draws_weights, served_drafter, served_target
+from harness.models.gguf import gguf_in
 from harness.settings.cell import CellConfig
 
 NO_WEIGHTS = ("", ".json", ".jinja", ".md", ".txt", ".py", ".yaml", ".yml", ".model")
@@ -19,6 +20,8 @@ def models_of(cell: CellConfig) -> dict[str, str]:
     models = {"target": served_target(cell), "drafter": "" if cell.is_baseline else served_drafter(cell)}
     # the name of a folder without weights is a digest of their sizes
     digest = (lambda path: Path(path).name) if draws_weights(cell) else weights_of
+    if cell.server.traits.reads_gguf:
+        models = {role: str(gguf_in(path) or path) for role, path in models.items() if path}
     found = {role: digest(path) for role, path in models.items() if path}
     return found | {"target": f"{cell.server.engine.value}: {found['target']}"}
 

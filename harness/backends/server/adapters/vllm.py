@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
+from harness.backends.server.adapter import (
+    Adapter,
+    Evidence,
+    RefusedArm,
+    counts_of_steps,
+    positions_of_constant_depth,
+)
 from harness.backends.server.chunk_steps import ChunkSteps, steps_of_chunks
 from harness.backends.server.counters import Counters
 from harness.backends.server.load_result import Answered
@@ -144,14 +150,7 @@ class VllmAdapter(Adapter):
         return steps_of_chunks(answered, counts, self.num_tokens)
 
     def counts(self, added: Counters) -> DraftCounts | None:
-        drafts, drafted, accepted = (
-            added.total(COUNTER.format(name)) for name in ("drafts", "draft_tokens", "accepted_tokens")
-        )
-        if drafts is None or drafted is None or accepted is None:
-            return None
-        by_position = added.by_position(COUNTER.format("accepted_tokens_per_pos"))
-        of_depth = positions_of_constant_depth(drafts, drafted, self.num_tokens)
-        return DraftCounts(drafts, drafted, accepted, of_depth, by_position)
+        return counts_of_steps(added, COUNTER, self.num_tokens)
 
     def refuse(self, evidence: Evidence) -> None:
         if self.cell.is_baseline:
