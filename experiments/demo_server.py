@@ -69,9 +69,9 @@ def _run(options: argparse.Namespace) -> int:
 def show(results: Results) -> None:
     """Print the tables, and whether the two engines wrote the same."""
     from harness.records.same_tokens import same_tokens
-    from harness.report.console import print_summary
+    from harness.report.console import print_results
 
-    print_summary(results.cells)
+    print_results(results)
     print("vLLM beside the local engine at temperature 0:")
     print(*same_tokens(_at_zero(results, "local"), _at_zero(results, "server")).lines, sep="\n")
 

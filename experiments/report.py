@@ -81,14 +81,12 @@ def _run(options: argparse.Namespace) -> int:
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(text)
     else:
-        from harness.report.console import print_summary
+        from harness.report.console import print_results
         from harness.sweep.whole_run import write_report
 
         output = default_output(options.path) if options.output is None else options.output
         formats = ("png", "pdf") if options.pdf else ("png",)
-        shown = write_report(
-            options.path, lambda results: print_summary(results.cells), output, formats, html=options.html
-        )
+        shown = write_report(options.path, print_results, output, formats, html=options.html)
         unreadable = shown.unreadable
     return FAILED if unreadable else SUCCESS
 

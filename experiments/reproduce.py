@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         raise SettingsError(f"--output: expected another folder than that of the records, found {folder}")
     from harness.compose.from_records import recorded_plan
     from harness.compose.run_plan import Resume
-    from harness.report.console import print_summary
+    from harness.report.console import print_results
     from harness.sweep.whole_run import run_and_report
 
     plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command)
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     say(f"runs again, from the settings in its records: {path}")
     # what an earlier call has made would be compared again otherwise
     plan = replace(plan, resume=Resume(is_fresh=True))
-    run_and_report(plan, lambda results: print_summary(results.cells))
+    run_and_report(plan, print_results)
     (new,) = read_runs(folder)
     found = same_tokens(runs[0].cells, new.cells)
     print("\n".join(found.lines))

@@ -104,12 +104,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def show(results: Results, row_format: str | None) -> None:
     """Print the summary, or rows to standard output and the summary beside them."""
-    from harness.report.console import print_summary
+    from harness.report.console import print_results
     from harness.report.write import rows
 
     if row_format is not None:
         print(rows(results, row_format), end="")
-    print_summary(results.cells, sys.stdout if row_format is None else sys.stderr)
+    print_results(results, sys.stdout if row_format is None else sys.stderr)
 
 
 if __name__ == "__main__":

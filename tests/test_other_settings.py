@@ -7,7 +7,7 @@ import pytest
 from harness.metrics.cell import analyse
 from harness.metrics.frame import results_frame
 from harness.records.runs import Run
-from harness.report.console import blocks
+from harness.report.blocks import blocks
 from harness.report.tables.summary import summary_table
 from tests.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 

@@ -17,7 +17,12 @@ from harness.metrics.results import read_results
 from harness.records.files import write_cell
 from harness.records.runs import read_runs
 from harness.records.schema import Failure
-from harness.report.console import WIDTH, paired_lines, print_summary
+from harness.report.blocks import blocks
+from harness.report.cell_names import DISTURBED
+from harness.report.console import WIDTH, print_summary
+from harness.report.first_screen import LEGEND
+from harness.report.tables.by_position import differences_table
+from harness.report.verdicts import verdict
 from harness.report.warnings import warnings
 from harness.report.write import column_dictionary, default_output, own_files, write_results
 from tests.own_process import output_of
@@ -113,37 +118,39 @@ def test_a_run_is_found_by_its_name(small_folder, tmp_path, monkeypatch, capsys)
 
 def test_report_prints_the_summary_or_the_rows(small_folder, tmp_path, capsys):
     assert command.main([str(small_folder), "--output", str(tmp_path / "report")]) == 0
-    assert "zoo · eagle3 · K = 3 · T = 1" in capsys.readouterr().out
+    assert "target zoo" in (shown := capsys.readouterr().out) and "eagle3 · K = 3 · T = 1" in shown
     assert command.main([str(small_folder), "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("run,cell_id,target,")
 
 
-def test_summary_fits_a_terminal_and_shows_intervals(run_folder):
-    """Would catch lines that wrap at 120 columns, and brackets swallowed as markup."""
+def printed(cells):
+    """What a terminal shows, in lines."""
     stream = io.StringIO()
-    cells = analyse(read_runs(run_folder))
     print_summary(cells, stream)
-    lines = stream.getvalue().splitlines()
+    return stream.getvalue().splitlines()
+
+
+def test_summary_fits_a_terminal_and_shows_intervals(run_folder):
+    """Would catch lines that wrap at 100 columns, and brackets swallowed as markup."""
+    cells = analyse(read_runs(run_folder))
+    lines = printed(cells)
     assert max(map(len, lines)) <= WIDTH
     cell = next(item for item in cells if item["verification"] == "block" and item["temperature"] == 1)
     value, low, high = cell.estimate("full_draft_length")
-    line = next(item for item in lines[lines.index("zoo · eagle · K = 3 · T = 1") :] if item.startswith("block "))
+    line = next(item for item in lines[lines.index("eagle · K = 3 · T = 1") :] if item.startswith("block "))
     assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in line
-    assert any(item.strip().startswith("probabilistic − strict: length +") for item in lines)
 
 
-def test_summary_shows_the_length_of_full_drafts_beside_the_expected_one():
+def test_summary_shows_the_length_of_full_drafts():
     """Would catch a length that shortened drafts pull down beside an expectation that is over full drafts only."""
     records = shortened_cell("strict", (1, 2, 3)), shortened_cell("block", (2, 3, 4))
     cells = analysed(*records)
     assert [cell.estimate("mean_acceptance_length").value for cell in cells] == [2.0, 2.5]
-    stream = io.StringIO()
-    print_summary(cells, stream)
-    (line,) = (item for item in stream.getvalue().splitlines() if item.startswith("strict "))
-    assert " 3.00 [" in line and " 2.00/2.50/3.00 " in line
-    assert "over the drafts that count in full" in " ".join(stream.getvalue().split())
-    (paired,) = paired_lines(cells)
-    assert paired.startswith("block − strict: length +1.00 [+1.00, +1.00], same drafts +1.00 ")
+    lines = printed(cells)
+    (line,) = (item for item in lines if item.startswith("strict "))
+    text = " ".join(" ".join(lines).split())
+    assert " 3.00 [" in line and "length 4.00 [3.00, 5.00], +1.00 [+1.00, +1.00] over strict" in text, text
+    assert "on the same drafts block is expected to keep more, +1.00 [+1.00, +1.00]" in text
 
 
 def test_a_cell_that_failed_early_is_a_row_among_those_it_was_to_be_compared_with():
@@ -156,24 +163,20 @@ def test_a_cell_that_failed_early_is_a_row_among_those_it_was_to_be_compared_wit
     failed = cell_record((), 0.0, {**settings, "dtype": "auto"}, failures=(Failure("RuntimeError", "no memory"),))
     cells = analysed(baseline, strict, failed)
     vars(cells[1])["drift"] = 0.3
-    stream = io.StringIO()
-    print_summary(cells, stream)
-    lines = stream.getvalue().splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["method", "baseline", "strict", "block"]
-    assert " [disturbed]" in lines[3] and " [failed]" in lines[4] and not lines[5]
-    assert any(line.startswith("disturbed: ") for line in lines)
+    lines = printed(cells)
+    start = next(place for place, line in enumerate(lines) if line.startswith("no drafts"))
+    assert lines[start + 1].startswith("strict ") and lines[start + 1].endswith(DISTURBED)
+    assert lines[start + 2].startswith("block [failed] ") and not lines[start + 3]
+    assert LEGEND in lines
     # a baseline that failed is the first row of those that it leaves without a speedup
-    stream = io.StringIO()
-    print_summary(analysed(replace(failed, config={**baseline.config, "dtype": "auto"}), strict), stream)
-    rows = [line.split()[:2] for line in stream.getvalue().splitlines()[1:4]]
-    assert rows == [["method", "drafts"], ["baseline", "[failed]"], ["strict", "sampled"]]
+    lines = printed(analysed(replace(failed, config={**baseline.config, "dtype": "auto"}), strict))
+    rows = [place for place, line in enumerate(lines) if line.startswith(("no drafts [failed] ", "strict "))]
+    assert len(rows) == 2 and rows[1] == rows[0] + 1
 
 
 def test_a_time_without_variation_has_no_interval_in_the_summary():
     requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)], prompt) for prompt in "ab"]
-    stream = io.StringIO()
-    print_summary(analysed(cell_record(requests)), stream)
-    (line,) = (item for item in stream.getvalue().splitlines() if item.startswith("probabilistic "))
+    (line,) = (item for item in printed(analysed(cell_record(requests))) if item.startswith("probabilistic "))
     assert " 6.00 [n/a]" in line and "2.00 [2.00, 2.00]" in line
 
 
@@ -203,7 +206,8 @@ def test_every_file_of_a_report_is_known_as_its_own(written):
 
 def test_summary_says_where_methods_coincide(run_folder):
     block = [cell for cell in analyse(read_runs(run_folder)) if (cell["drafter"], cell["temperature"]) == ("eagle", 0)]
-    assert paired_lines(block) == ["same law: these methods accept with the same probability here"]
+    (found,) = blocks(block)
+    assert "(same law)" in verdict(found) and differences_table(found, "") is None
 
 
 def test_notices_name_what_a_reader_must_know(tmp_path):

@@ -133,6 +133,6 @@ def test_times_of_a_disturbed_cell_are_marked_where_they_stand():
     slow, steady = (drafted("strict", seed=seed, num_prompts=4) for seed in (1, 2))
     cells = analysed(slow, steady)
     vars(cells[0])["drift"] = 0.3
-    assert str(estimate_number(cells[0], "output_tokens_per_s")).endswith(f"({DISTURBED})")
+    assert str(estimate_number(cells[0], "output_tokens_per_s")).endswith(f"]{DISTURBED}")
     assert DISTURBED not in str(estimate_number(cells[0], "acceptance_rate"))
     assert DISTURBED not in str(estimate_number(cells[1], "output_tokens_per_s"))

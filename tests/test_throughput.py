@@ -105,8 +105,8 @@ def test_the_summary_on_the_console_says_it(run_folder):
     stream = io.StringIO()
     print_summary(read_results(run_folder).cells, stream)
     lines = stream.getvalue().splitlines()
-    assert "tiny (weights: random) · eagle (weights: random) · K = 3 · T = 1" in lines
-    assert sum(line.startswith("baseline [weights: random]") for line in lines) == 3
+    assert any(line.startswith("target tiny (weights: random) · ") for line in lines)
+    assert "eagle (weights: random) · K = 3 · T = 1" in lines
     shown = " ".join(stream.getvalue().split())
     for words in ("weights: random: of the models named", "are not measured", "stated by no publication"):
         assert words in shown
@@ -139,7 +139,7 @@ def test_a_random_drafter_beside_the_zoos_own_target_is_the_only_one_labelled(tm
     arguments = ["drafter=draft_model", "drafter.weights=random", "workload.num_turns=1", "workload.num_prompts=2"]
     assert command.main([*arguments, *SHORT, f"output.folder={tmp_path}"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "zoo · draft_model (weights: random) · K = 4 · T = 1" in shown
+    assert "draft_model (weights: random) · K = 4 · T = 1" in shown and "target zoo · " in shown
     assert "weights: random: of the models named" in shown and "synthetic:" not in shown
     labelled = {record.config["drafter"]["kind"]: record.labels for record in records_in(tmp_path)}
     assert labelled == {"none": (), "draft_model": ("drafter weights: random",)}

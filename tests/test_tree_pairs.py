@@ -1,8 +1,10 @@
 """Pairs of chains and trees of one number of draft tokens, and which of them follow the same law."""
 
 from harness.metrics.comparison import comparisons_frame, same_law
-from harness.report.console import paired_lines
+from harness.report.blocks import blocks
+from harness.report.tables.by_position import differences_table
 from harness.report.tables.methods import method_tables, paired_table
+from harness.report.verdicts import verdict
 from tests.synthetic_cells import analysed, drafted
 
 
@@ -41,16 +43,20 @@ def test_shapes_are_of_one_law_only_as_chains():
         assert same_law(chain, trees[1]) and not same_law(chain, trees[0])
 
 
-def test_the_terminal_says_which_trees_are_of_one_law():
-    """Would catch lines of methods that cannot differ left out without a word, as where several shapes are swept."""
+def test_the_first_screen_says_which_trees_are_of_one_law():
+    """Would catch methods that cannot differ ranked by noise, as where several shapes are swept."""
     shapes, methods = ("2-1", "1-2-1"), ("recursive", "traversal")
     cold = analysed(*(shaped(tree, method, temperature=0.0) for tree in shapes for method in methods))
-    assert paired_lines(cold) == [
-        "same law: these methods of the same K and tree accept with the same probability here"
-    ]
-    assert paired_lines(cold[:2]) == ["same law: these methods accept with the same probability here"]
+    for cells in (cold, cold[:2]):
+        (block,) = blocks(cells)
+        assert "recursive and traversal" in verdict(block) and "(same law)" in verdict(block)
+        assert differences_table(block, "") is None
     others = [shaped("2-1", method, seed=seed) for seed, method in enumerate(methods)]
     greedy = [shaped("2-1", method, "greedy", seed=seed) for seed, method in enumerate(methods, start=2)]
-    differ, alike = sorted(paired_lines(analysed(*others, *greedy)))
-    assert differ.startswith("traversal − recursive: length ")
-    assert alike == "traversal − recursive: same law"
+    (block,) = blocks(analysed(*others, *greedy))
+    shown = dict(zip((row[0] for row in differences_table(block, "").texts), block.shown, strict=False))
+    assert len(shown) == 3 and len(set(block.names.values())) == 4
+    # the reference is the first, recursive on greedy drafts
+    rows = {row[0]: row[1] for row in differences_table(block, "").texts}
+    assert "same law" in next(text for name, text in rows.items() if name.startswith("traversal, greedy"))
+    assert "→" in next(text for name, text in rows.items() if name.startswith("traversal, sampled"))

@@ -133,7 +133,7 @@ COUNTS: dict[str, Column] = {
     ),
     "disturbed": _text(
         "why the times of the cell are not to be trusted: speedup above its bound, or blocks differ; printed times and "
-        "speedups of such a cell are marked disturbed; empty where neither holds"
+        "speedups of such a cell are marked †; empty where neither holds"
     ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),

@@ -20,7 +20,7 @@ from harness.settings.models import Weights, checkpoint_name, drafter_traits
 from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
-DISTURBED = "disturbed"
+DISTURBED = "†"
 """Marks the times of a cell whose speedup is impossible, or whose speed changed between its blocks."""
 
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
@@ -124,6 +124,10 @@ DEPTHS = (
 )
 
 
+TREE_NOTES = (TREES, DYNAMIC_TREES, DEPTHS)
+"""How trees and depths are counted."""
+
+
 SESSIONS = (
     "sessions: so many processes measured the cell, one after the other, since the run or a worker ended and another "
     "went on; what was not the same in them is named. Times of different sessions do not compare: speedups and ratios "
@@ -146,10 +150,10 @@ ASSUMED = "assumed"
 
 
 DISTURBED_NOTE = (
-    f"{DISTURBED}: the machine was busier at one time than at another. The speedup of the cell is more than its drafts "
-    "can buy where a round costs as much as a plain forward (speedup_bound of cells.csv, about its tokens per target "
-    "forward), or the time of its forwards over the baseline's changed between its blocks by more than its prompts "
-    "explain. The warnings of the report say which."
+    f"{DISTURBED}: disturbed, the machine was busier at one time than at another. The speedup of the cell is more than "
+    "its drafts can buy where a round costs as much as a plain forward (speedup_bound of cells.csv, about its tokens "
+    "per target forward), or the time of its forwards over the baseline's changed between its blocks by more than its "
+    "prompts explain. The warnings of the report say which."
 )
 
 

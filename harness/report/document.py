@@ -41,6 +41,8 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     is_warning: bool = False
     """Whether a page sets its list apart."""
+    below: tuple[str, ...] = ()
+    """A list below the tables: what marks mean, what is left out."""
 
     def has_heading(self, table: Table) -> bool:
         """Whether a table of it needs a heading beside that of the section."""
@@ -122,6 +124,8 @@ def _markdown(document: Document, folder: Path | None) -> Iterator[str]:
         if section.items:
             yield "\n".join(f"- {item}" for item in section.items) + "\n"
         yield from (table.to_markdown(title=section.has_heading(table)) for table in section.tables)
+        if section.below:
+            yield "\n".join(f"- {item}" for item in section.below) + "\n"
         for picture in section.pictures:
             yield f"![{picture.caption}]({_link(picture, folder)})\n\n{picture.caption}.\n"
 
@@ -144,15 +148,20 @@ def _latex(document: Document, folder: Path | None) -> Iterator[str]:
 def _latex_section(section: Section, folder: Path | None) -> Iterator[str]:
     yield f"\\section*{{{escape(section.title)}}}"
     yield from (f"{_with_code(paragraph)}\n" for paragraph in section.paragraphs)
-    if section.items:
-        items = "\n".join(f"\\item {_with_code(item)}" for item in section.items)
-        yield f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}"
+    yield from _latex_items(section.items)
     for table in section.tables:
         # TeX keeps a few floats only
         yield "\n".join([*float_lines(table), "\\clearpage"])
+    yield from _latex_items(section.below)
     for picture in section.pictures:
         file = f"\\includegraphics[width=\\linewidth]{{\\detokenize{{{_link(picture, folder)}}}}}"
         yield f"\\begin{{figure}}[p]\n{file}\n\\caption{{{escape(picture.caption)}}}\n\\end{{figure}}\n\\clearpage"
+
+
+def _latex_items(texts: Sequence[str]) -> Iterator[str]:
+    if texts:
+        items = "\n".join(f"\\item {_with_code(item)}" for item in texts)
+        yield f"\\begin{{itemize}}\n{items}\n\\end{{itemize}}"
 
 
 def _description(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -50,8 +50,8 @@ def metric_number(
     item = metric(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)
     is_marked = not item.of_tokens and not isnan(shown.value) and any(map(is_disturbed, cells))
-    note = DISTURBED if is_marked else ""
-    return Number(*shown, style=style or item.style, signed=signed, sign=sign, note=note)
+    mark = DISTURBED if is_marked else ""
+    return Number(*shown, style=style or item.style, signed=signed, sign=sign, mark=mark)
 
 
 def same_answers(first: CellResult, second: CellResult) -> str:

@@ -44,6 +44,8 @@ ESCAPES = {
     "≤": r"\ensuremath{\leq}",
     "≡": r"\ensuremath{\equiv}",
     "…": r"\ldots{}",
+    "†": r"\ensuremath{\dagger}",
+    "→": r"\ensuremath{\rightarrow}",
     "’": "'",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
@@ -87,6 +89,7 @@ def entry_text(entry: Entry) -> str:
     if entry.values:
         shown += rf"\,{{\scriptsize {escape('{' + ', '.join(entry.values_texts) + '}')}}}"
     sign = escape(entry.sign) + r"\," if entry.sign else ""
+    shown += escape(entry.mark)
     return sign + shown + (rf"\,{{\scriptsize ({escape(entry.note)})}}" if entry.note else "")
 
 

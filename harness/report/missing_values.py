@@ -110,4 +110,6 @@ def _why_not_beside(cell: CellResult, name: str) -> str:
 
 def _column(name: str) -> str:
     """What a table calls a metric, with one name for all methods of the expected length."""
+    if "_per_pos_" in name:
+        return f"{metric(name).label.partition(' at position ')[0]} by position"
     return "expected length" if name.startswith("expected_length_") else metric(name).label

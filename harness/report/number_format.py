@@ -37,6 +37,8 @@ class Number:
     """Stands before it, such as × before a ratio."""
     note: str = ""
     """Follows it in brackets, such as same law."""
+    mark: str = ""
+    """Follows it without a space, such as †."""
     shown: str = ""
     """Printed instead of the value, such as < 1e-300."""
     values: tuple[float, ...] = ()
@@ -74,7 +76,8 @@ class Number:
         parts = [self.sign, self.value_text]
         parts += [] if interval is None else [f"[{', '.join(interval) if interval[0] else NOT_AVAILABLE}]"]
         parts += [f"{{{', '.join(self.values_texts)}}}"] if self.values else []
-        return " ".join([part for part in parts if part] + ([f"({self.note})"] if self.note else []))
+        parts = [part for part in parts if part]
+        return " ".join([*parts[:-1], parts[-1] + self.mark, *([f"({self.note})"] if self.note else [])])
 
     @property
     def _ends(self) -> list[float]:

@@ -1,6 +1,6 @@
 """The documents of a run's report: the page that is read in five minutes, the whole, and the settings.
 
-The page, report.md, holds warnings, answers, figures and the short tables of cells, and links everything else. The HTML
+The page, report.md, holds the first screen, warnings, figures and the short tables, and links everything else. The HTML
 page holds everything.
 """
 
@@ -16,8 +16,9 @@ from harness.records.runs import Run
 from harness.report.cell_names import ASSUMED, TIMES, label_notes
 from harness.report.document import Document, Picture, Section, values_table
 from harness.report.figures.write import Drawn
+from harness.report.first_screen import TITLE, FirstScreen
 from harness.report.run_comparison import RunComparison
-from harness.report.sections import MadeTables
+from harness.report.sections import MadeTables, references
 from harness.report.warnings import warnings
 from harness.settings.usage import used_settings
 
@@ -33,13 +34,13 @@ SETTINGS_NOTE = (
 
 
 def run_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> Document:
-    """What is read first: warnings, answers, figures, short tables, and links to the rest."""
-    before, after, rows_left = _warnings(results), _figures(figures), MAX_PAGE_ROWS
+    """The answers and the methods by position, warnings, figures, short tables, and links to the rest."""
+    sections = [*_first_screen(results, with_notes=False), *_warnings(results), *_figures(figures)]
+    rows_left = MAX_PAGE_ROWS
     for item in made:
         if item.kind.is_on_page and item.shown:
-            section = _on_page(item, rows_left)
-            (before if item.kind.before_figures else after).append(section)
-            rows_left -= sum(len(table.rows) for table in section.tables)
+            sections.append(_on_page(item, rows_left))
+            rows_left -= sum(len(table.rows) for table in sections[-1].tables)
     behind = [item for item in made if item.shown and not item.kind.is_on_page]
     links = [
         *(f"[{item.kind.title}]({item.kind.file}): {_size(item)}" for item in behind),
@@ -49,7 +50,7 @@ def run_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Dra
         "What the words mean stands below the tables in tables/*.md. `rejection-lab report FOLDER --html` "
         "writes everything on one page that sorts.",
     ]
-    return _document(results, [*before, *after, Section("More", items=tuple(links))])
+    return _document(results, [*sections, Section("More", items=tuple(links))])
 
 
 def whole_report(
@@ -60,14 +61,12 @@ def whole_report(
     Args:
         comparison: of the two runs of the results.
     """
-    sections = _warnings(results)
+    sections = []
     if comparison is not None:
         found = tuple(comparison.warnings)
         sections.append(Section(comparison.title, items=found, tables=comparison.tables, is_warning=True))
-    kinds = [item for item in made if item.shown or item.kind.without]
-    sections += [_whole_section(item) for item in kinds if item.kind.before_figures]
-    sections += _figures(figures)
-    sections += [_whole_section(item) for item in kinds if not item.kind.before_figures]
+    sections += [*_first_screen(results, with_notes=True), *_warnings(results), *_figures(figures)]
+    sections += [_whole_section(item) for item in made if item.shown or item.kind.without]
     return _document(results, [*sections, _settings(results)], with_provenance=True)
 
 
@@ -112,6 +111,15 @@ def _texts(run: Run) -> Iterator[str]:
         value = run.manifest.get(name) or []
         paragraphs = [" ".join(str(item).split()) for item in (value if isinstance(value, list) else [value])]
         yield from (f"{heading}: {text}" if index == 0 else text for index, text in enumerate(filter(None, paragraphs)))
+
+
+def _first_screen(results: Results, *, with_notes: bool) -> list[Section]:
+    if not results.cells:
+        return []
+    screen = FirstScreen(tuple(results.cells), references(results))
+    tables = screen.tables if with_notes else [replace(table, notes=()) for table in screen.tables]
+    paragraphs = (screen.shared,) if screen.shared else ()
+    return [Section(TITLE, paragraphs, tuple(screen.answers), tuple(tables), below=tuple(screen.below))]
 
 
 def _warnings(results: Results) -> list[Section]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.ranking import FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION, Ranking
+from harness.report.cell_names import DISTURBED
 
 CANNOT_BE_TOLD = "cannot be told"
 REASONS = {
     FAILED_REQUESTS: "the throughput is that of the requests that were answered; --retry-failed runs the others again.",
-    IMPOSSIBLE: "the speedup is above the most that the cell's drafts can buy (see disturbed); run it again.",
+    IMPOSSIBLE: f"the speedup is above the most that the cell's drafts can buy (marked {DISTURBED}); run it again.",
     OTHER_SESSION: "no prompt of the cell was measured in one session with all others; --fresh measures all together.",
 }
 

@@ -69,8 +69,6 @@ class TableKind:
     """What the section says where no table has a row; empty leaves the section out."""
     is_on_page: bool = False
     """Whether the page shows it where it is short, and does not only link it."""
-    before_figures: bool = False
-    """Whether its section stands above the figures."""
 
     @property
     def file(self) -> str:
@@ -93,7 +91,7 @@ class MadeTables:
 
 
 TABLES: tuple[TableKind, ...] = (
-    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", is_on_page=True, before_figures=True),
+    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", is_on_page=True),
     TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], is_on_page=True),
     TableKind(
         "boundary",

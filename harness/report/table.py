@@ -30,6 +30,8 @@ class Table:
     """Definitions, and what a reader must know, printed below the table."""
     above: str = ""
     """Printed above the table."""
+    keeps_measured: bool = False
+    """Whether numbers with intervals keep their column also where all happen to be the same."""
 
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
@@ -56,7 +58,7 @@ class Table:
         kept = [
             index
             for index, found in enumerate(values)
-            if index == 0 or len(found) > 1 or (NONE in columns[index] and any(map(_has_interval, entries[index])))
+            if index == 0 or len(found) > 1 or (self._keeps(columns[index]) and any(map(_has_interval, entries[index])))
         ]
         said = [
             f"{self.header[index]}: {found[0]}"
@@ -69,6 +71,9 @@ class Table:
             rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
             above="; ".join([*([self.above] if self.above else []), *said]),
         )
+
+    def _keeps(self, column: Sequence[str]) -> bool:
+        return self.keeps_measured or NONE in column
 
     def to_markdown(self, *, title: bool = True, notes: bool = True) -> str:
         """GitHub-flavoured Markdown, the notes as a list below."""

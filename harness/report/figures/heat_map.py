@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import ids_of_same_law
 from harness.metrics.definitions import metric
-from harness.report.cell_names import is_disturbed
+from harness.report.cell_names import DISTURBED, is_disturbed
 from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet
@@ -46,8 +46,7 @@ LABEL_MARK = "*"
 DARK = 0.45
 """Lightness below which white text has more contrast than black."""
 NOT_RUN = "not run"
-DISTURBED_MARK = "†"
-DISTURBED_TEXT = f"{DISTURBED_MARK} disturbed, see the warnings"
+DISTURBED_TEXT = f"{DISTURBED} disturbed, see the warnings"
 HALF_WIDTH_TEXT = "±: half the width of the interval"
 
 
@@ -183,7 +182,7 @@ def _marks(sheet: Sheet, name: str, labels: Mapping[str, str]) -> dict[str, str]
     return {
         each: (LABEL_MARK if labels.get(each) else "")
         + (f" {SAME_LAW_MARK}" if each in degenerate else "")
-        + (f" {DISTURBED_MARK}" if each in disturbed else "")
+        + (f" {DISTURBED}" if each in disturbed else "")
         for each in ids
     }
 

@@ -30,7 +30,7 @@ MAX_COLUMNS = 4
 """Of panels that could go on in one row."""
 PANEL_CHARACTERS = 34
 """Of a line of a panel's title."""
-HOLLOW = "hollow: disturbed"
+HOLLOW = "hollow: disturbed (†)"
 
 
 def grid(

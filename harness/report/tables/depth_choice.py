@@ -68,11 +68,11 @@ def _depths(shares: Mapping[int, float]) -> str:
 
 def _row(item: Reached, named: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
     """named: a cell with the family's drafter and method, which a baseline does not have."""
-    note = DISTURBED if is_disturbed(item.cell) else ""
+    mark = DISTURBED if is_disturbed(item.cell) else ""
 
     def number(estimate: Estimate, style: str) -> Number:
-        found = Number(*without_width_zero(estimate), style=style, note=note)
-        return replace(found, note="") if found.is_missing else found
+        found = Number(*without_width_zero(estimate), style=style, mark=mark)
+        return replace(found, mark="") if found.is_missing else found
 
     method = f"{named.method}, {named['draft_sampling']} drafts"
     depth = "no drafts" if item.cell.is_baseline else depth_text(item.cell)

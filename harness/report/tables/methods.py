@@ -95,13 +95,13 @@ def _method_table(group: Group, first: CellResult, title: str) -> Table:
     ]
 
     def row(
-        label: str, value: Callable[[CellResult], Entry], difference: Callable[[CellResult], Entry]
+        label: str, value: Callable[[CellResult], Entry], change: Callable[[CellResult], Entry]
     ) -> tuple[Entry, ...]:
         leading = [value(cell) for cell in shown[: len(shown) - len(others)]]
-        return label, *leading, *(entry for cell in others for entry in (value(cell), difference(cell)))
+        return label, *leading, *(entry for cell in others for entry in (value(cell), change(cell)))
 
     def metric_row(name: str) -> tuple[Entry, ...]:
-        return row(metric(name).label, lambda cell: _value(cell, name), lambda cell: _difference(first, cell, name))
+        return row(metric(name).label, lambda cell: _value(cell, name), lambda cell: difference(first, cell, name))
 
     def count_row(name: str, label: str) -> tuple[Entry, ...]:
         return row(label, lambda cell: _count(cell, name), lambda cell: _count_difference(first, cell, name))
@@ -138,14 +138,14 @@ def _value(cell: CellResult, name: str) -> Entry:
     return replace(shown, value=cell.estimate(name).value, style=metric(name).style, low=None, high=None)
 
 
-def _difference(first: CellResult, second: CellResult, name: str) -> Entry:
+def difference(first: CellResult, second: CellResult, name: str) -> Entry:
     """second - first with its interval; an exact 0 where the law is the same and the noise would be all there is."""
     if metric(name).of_tokens and same_law(first, second):
         return same_law_number(first, second, name)
     if name == "speedup":
         return _speedup_ratio(first, second)
-    difference = paired_difference(first.estimates, second.estimates, name)
-    return metric_number(difference, name, signed=True, cells=[first, second])
+    found = paired_difference(first.estimates, second.estimates, name)
+    return metric_number(found, name, signed=True, cells=[first, second])
 
 
 def same_law_number(first: CellResult, second: CellResult, name: str) -> Number:
@@ -159,6 +159,11 @@ def same_law_number(first: CellResult, second: CellResult, name: str) -> Number:
 def _speedup_ratio(first: CellResult, second: CellResult) -> Entry:
     if first.baseline is None:
         return NOT_AVAILABLE
+    return throughput_ratio(first, second)
+
+
+def throughput_ratio(first: CellResult, second: CellResult) -> Number:
+    """Tokens per second of the second cell over those of the first, paired by prompt."""
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
     return metric_number(ratio, "output_tokens_per_s", style="length", sign="×", cells=[first, second])
 
@@ -211,7 +216,7 @@ def _drawn(cell: CellResult) -> str:
 
 
 def _paired_numbers(first: CellResult, second: CellResult, names: Sequence[str]) -> list[Entry]:
-    shown = [_difference(first, second, name) for name in names]
+    shown = [difference(first, second, name) for name in names]
     expected: Estimate | None = expected_difference(first, second)
     if expected is None:
         shown.append(NONE)

@@ -1,0 +1,186 @@
+"""Cells in blocks: one drafter at one temperature in one context, with the baseline that they share.
+
+This module knows settings of cells; it does not know what is shown of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+
+from harness.metrics.cell import CellResult
+from harness.metrics.comparison import Group, groups, method_name, same_law
+from harness.metrics.failed_cells import AXES
+from harness.metrics.ranking import THROUGHPUT
+from harness.report.cell_names import (
+    CONTEXT,
+    context_texts,
+    depth_text,
+    drafter_name,
+    drafts_text,
+    summary_order,
+    target_name,
+    varying,
+)
+
+MAX_CELLS = 12
+"""A block with more shows the cells of one K and shape."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cells with one drafter at one temperature in one context; or a baseline that no drafter has."""
+
+    cells: tuple[CellResult, ...]
+    """By K and method, failed ones too."""
+    baseline: CellResult | None
+    """Also one that failed."""
+    reference: str | None = None
+    """The method that the others are compared with; None is the first of a group."""
+
+    @property
+    def first(self) -> CellResult:
+        return self.cells[0]
+
+    @property
+    def temperature(self) -> float:
+        return self.first["temperature"]
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The same of blocks that differ in their temperature alone."""
+        return (self.first.key_without(*AXES, "decoding.temperature"), *_drafter(self.first))
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """Its cells that have not failed, by K and shape."""
+        return groups(self.cells)
+
+    @cached_property
+    def main(self) -> Group | None:
+        """The K and shape with the most methods; of several the one with the fastest cell. None if all cells failed."""
+        return max(self.groups, key=lambda group: (len(group.cells), _fastest(group)), default=None)
+
+    @cached_property
+    def shown(self) -> tuple[CellResult, ...]:
+        """All cells where they are few, else those of the main group."""
+        if len(self.cells) <= MAX_CELLS or self.main is None:
+            return self.cells[:MAX_CELLS]
+        return self.main.cells[:MAX_CELLS]
+
+    @cached_property
+    def is_one_law(self) -> bool:
+        """Whether it compares several methods, none of which can differ from the others."""
+        several = [group.cells for group in self.groups if len(group.cells) > 1]
+        return bool(several) and all(same_law(cells[0], cell) for cells in several for cell in cells[1:])
+
+    def reference_of(self, group: Group) -> CellResult:
+        """The cell that the others of a group are compared with."""
+        return next((cell for cell in group.cells if method_name(cell) == self.reference), group.first)
+
+    def title(self, cells: Sequence[CellResult]) -> str:
+        """What tells the block from the other cells; its K where it has one."""
+        first, targets = self.first, varying(cells, ["target", "target_weights"])
+        parts = [target_name(first)] if targets else []
+        parts.append("no drafts" if first.is_baseline else drafter_name(first))
+        if len({depth_text(cell) for cell in self.cells}) == 1 and not first.is_baseline:
+            parts.append(depth_text(first))
+        parts.append(f"T = {first['temperature']:g}")
+        parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
+        return " · ".join(parts)
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Cell id -> its method, with what else tells it from the other cells of its K and shape; never the same."""
+        count = Counter((depth_text(cell), cell["verification"]) for cell in self.cells)
+        others = varying(self.cells, ["other_settings"])
+        names: dict[str, str] = {}
+        used: Counter[tuple[str, str]] = Counter()
+        for cell in self.cells:
+            parts = [cell["verification"]]
+            if count[depth_text(cell), cell["verification"]] > 1:
+                parts.append(drafts_text(cell))
+            parts += [cell[name] for name in others if cell[name]]
+            name = ", ".join(parts) + own_labels(cell, self.shared_labels)
+            used[depth_text(cell), name] += 1
+            number = used[depth_text(cell), name]
+            names[cell.record.cell_id] = f"{name} ({number})" if number > 1 else name
+        return names
+
+    def label(self, cell: CellResult) -> str:
+        """Its name, with its K and shape where the block has several."""
+        name = self.names[cell.record.cell_id]
+        return name if len(set(map(depth_text, self.cells))) == 1 else f"{name} at {depth_text(cell)}"
+
+    @property
+    def shared_labels(self) -> list[str]:
+        """Labels that all of its cells have, which stand once above them."""
+        return _shared_labels(self.cells)
+
+
+def blocks(cells: Sequence[CellResult], references: Mapping[str, str | None] | None = None) -> list[Block]:
+    """The cells in blocks, the highest temperature first; baselines apart, if alone.
+
+    Args:
+        cells: of any runs.
+        references: run -> method that the others are compared with; where there is none, the first.
+    """
+    found: dict[tuple[str, str, str], list[CellResult]] = {}
+    baselines: dict[str, CellResult] = {}
+    for cell in sorted(cells, key=summary_order):
+        if cell.is_baseline:
+            baselines.setdefault(cell.context_key, cell)
+        else:
+            found.setdefault((cell.context_key, *_drafter(cell)), []).append(cell)
+    with_drafter = {key for key, *_ in found}
+    alone = [Block((cell,), cell) for key, cell in baselines.items() if key not in with_drafter]
+    drafted = [
+        Block(tuple(items), items[0].baseline or baselines.get(key[0]), (references or {}).get(items[0]["run"]))
+        for key, items in found.items()
+    ]
+    return sorted([*drafted, *alone], key=lambda block: -block.temperature)
+
+
+def shared_settings(cells: Sequence[CellResult]) -> str:
+    """What all cells have in common, and a title therefore does not say."""
+    alike = {name for name in CONTEXT if name not in varying(cells, CONTEXT)}
+    first = next((cell for cell in cells if not cell.record.has_failed), cells[0])
+    texts = {
+        "target": f"target {target_name(first)}",
+        "workload": f"{first.estimates.num_prompts} prompts ({first['workload']})",
+        "max_concurrency": f"at most {first['max_concurrency']} in flight",
+        "max_new_tokens": f"at most {first['max_new_tokens']} new tokens",
+        "device": f"{first['device']}, {first['dtype']}",
+    }
+    return " · ".join(text for name, text in texts.items() if name in alike)
+
+
+def _drafter(cell: CellResult) -> tuple[str, str]:
+    return drafter_name(cell), cell["drafter_path"]
+
+
+def _labels(cell: CellResult) -> list[str]:
+    """But for what the guarantee says already."""
+    return [label for label in cell["labels"].split("; ") if label and label != cell["guarantee"]]
+
+
+def _shared_labels(cells: Sequence[CellResult]) -> list[str]:
+    if len(cells) < 2:
+        return []
+    return [label for label in _labels(cells[0]) if all(label in _labels(cell) for cell in cells)]
+
+
+def own_labels(cell: CellResult, shared: Sequence[str]) -> str:
+    """The labels that not all cells of a block have, in brackets, or nothing."""
+    own = [label for label in _labels(cell) if label not in shared]
+    return f" [{'; '.join(own)}]" if own else ""
+
+
+def _fastest(group: Group) -> float:
+    """Its highest throughput that was observed and is possible."""
+    known = [cell for cell in group.cells if not cell.exceeds_bound and not cell.has_failed_requests]
+    values = [cell.estimate(THROUGHPUT).value for cell in known]
+    return max((value for value in values if not isnan(value)), default=0.0)

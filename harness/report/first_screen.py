@@ -1,0 +1,109 @@
+"""What is read first of a report: the answers, then acceptance by position and speed of every method.
+
+Long sweeps keep it short: as many blocks as there is room for, the highest temperature first, and what is left out is
+named. This module knows what to show; it does not know where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from harness.metrics.cell import CellResult
+from harness.metrics.definitions import footnotes
+from harness.report.blocks import Block, blocks, shared_settings
+from harness.report.cell_names import DISTURBED, is_disturbed
+from harness.report.missing_values import missing_value_notes
+from harness.report.table import Table
+from harness.report.tables.by_position import (
+    MAX_POSITIONS,
+    differences_table,
+    draws_differently,
+    rows_table,
+    shown_metrics,
+)
+from harness.report.tables.methods import DIFFERENT_DRAFTS
+from harness.report.verdicts import verdict
+
+TITLE = "Which method keeps most, and what it buys"
+MAX_ANSWERS = 8
+"""Sentences; further blocks are counted."""
+MAX_ROWS = 32
+"""Of the tables of methods together; the first block is shown in any case."""
+BEHIND = "`tables/methods.md`"
+FIRST_POSITION = "acceptance_rate_per_pos_1"
+LEGEND = f"{DISTURBED}: the machine was disturbed while this was timed; the warnings say how."
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The answers and tables of some cells."""
+
+    cells: tuple[CellResult, ...]
+    references: Mapping[str, str | None]
+    """Run -> method that the others are compared with; where there is none, the first."""
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        return blocks(self.cells, self.references)
+
+    @cached_property
+    def answers(self) -> list[str]:
+        """A sentence for each block, the highest temperature first."""
+        shown = self.blocks[:MAX_ANSWERS]
+        lines = [f"{block.title(self.cells)}: {verdict(block)}." for block in shown]
+        num_more = len(self.blocks) - len(shown)
+        return [*lines, *([f"{num_more} more settings: {BEHIND}."] if num_more else [])]
+
+    @cached_property
+    def in_full(self) -> list[Block]:
+        """The blocks with tables: every drafter and context at its highest temperature, as far as there is room."""
+        found: dict[tuple[str, ...], Block] = {}
+        for block in self.blocks:
+            if block.main is not None:
+                found.setdefault(block.place, block)
+        rows_left, shown = MAX_ROWS, list[Block]()
+        for block in found.values():
+            if shown and len(block.shown) > rows_left:
+                break
+            shown.append(block)
+            rows_left -= len(block.shown)
+        return shown
+
+    def tables_of(self, block: Block) -> list[Table]:
+        """The methods of a block, and what they gain on the reference."""
+        title = block.title(self.cells)
+        gained = differences_table(block, title)
+        return [rows_table(block, title), *([gained] if gained else [])]
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Those of all blocks in full; what the columns mean stands below the last one."""
+        tables = [table for block in self.in_full for table in self.tables_of(block)]
+        if tables:
+            names = list(dict.fromkeys(name for block in self.in_full for name in shown_metrics(block.shown)))
+            tables[-1] = replace(tables[-1], notes=tuple(footnotes(names)))
+        return tables
+
+    @property
+    def shared(self) -> str:
+        """The settings that all cells have in common."""
+        return shared_settings(self.cells)
+
+    @cached_property
+    def below(self) -> list[str]:
+        """What marks mean, why values are missing, and what else was measured."""
+        shown = [cell for block in self.in_full for cell in block.shown]
+        cells = [cell for cell in shown if not cell.record.has_failed]
+        names = [name for block in self.in_full for name in shown_metrics(block.shown) if "_per_pos_" not in name]
+        lines = [LEGEND] if any(map(is_disturbed, cells)) else []
+        lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names, "speedup"])))
+        lines += [DIFFERENT_DRAFTS] if any(draws_differently(block) for block in self.in_full) else []
+        left_out = [block for block in self.blocks if block not in self.in_full and not block.first.is_baseline]
+        num_cells = sum(len(block.cells) for block in left_out)
+        num_cells += sum(len(block.cells) - len(block.shown) for block in self.in_full)
+        lines += [f"{num_cells} more cells, of other temperatures, K or settings: {BEHIND}."] if num_cells else []
+        last = max((cell.estimates.sums.num_positions for cell in cells), default=0)
+        lines += [f"Positions {MAX_POSITIONS + 1} to {last}: {BEHIND}."] if last > MAX_POSITIONS else []
+        return lines
