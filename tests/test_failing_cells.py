@@ -84,6 +84,32 @@ def test_a_failed_cell_has_the_same_id_in_every_run(tmp_path):
     assert records_of(tmp_path / "once")["block"].cell_id == records_of(tmp_path / "again")["block"].cell_id
 
 
+def test_failures_alone_do_not_replace_the_results_of_an_earlier_run(tmp_path, monkeypatch, capsys):
+    """Would catch a report of failures in the place of one with results, and results of others returned as a run's."""
+    assert run_command("Raises", tmp_path) == 1
+    kept = {name: (tmp_path / name).read_bytes() for name in ("run.json", "report.md")}
+    for options in ((), ("--retry-failed",)):
+        capsys.readouterr()
+        assert run_command("CannotBeMade", tmp_path, "seed=1", *options) == 1
+        assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
+        told = capsys.readouterr()
+        assert not told.out and f"found that all 3 failed; {tmp_path} keeps the results and the report" in told.err
+    monkeypatch.setenv("SERVER_IS_MENDED", "1")
+    assert run_command("Raises", tmp_path, "seed=1") == 0
+    assert {item.config["seed"] for item in records_of(tmp_path).values()} == {1}
+
+
+def test_cells_that_fail_of_the_same_are_told_of_once(tmp_path, capsys):
+    """Would catch one line for each of a hundred cells, in the run that fails and in the next one."""
+    assert run_command("CannotBeMade", tmp_path, "decoding.max_new_tokens=8,9") == 1
+    first, other = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
+    assert first.count("T=1") == 3 and "no such server" in first
+    assert other.count("T=1") == 4 and other.endswith(": as baseline T=1")
+    assert run_command("CannotBeMade", tmp_path, "decoding.max_new_tokens=8,9") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed before: ")]
+    assert len(lines) == 2 and all(line.endswith("; --retry-failed runs them again") for line in lines)
+
+
 @pytest.mark.parametrize("options", [(), ("--retry-failed",), ("--fresh",)], ids="".join)
 def test_a_failed_cell_is_run_again_only_if_asked_for(options, tmp_path, monkeypatch, capsys):
     """Would catch a failure that a second run forgets, or one that stays beside the record that takes its place."""

@@ -8,6 +8,8 @@ from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
 from harness.settings.guarantee import FP8_CACHE, FP8_WEIGHTS, RANDOM_WEIGHTS, labels
 
+_MOST_NAMED = 3
+
 
 def label(cell: CellConfig) -> str:
     """A cell in a few words."""
@@ -24,7 +26,14 @@ def label(cell: CellConfig) -> str:
 
 
 def label_of_several(cells: Sequence[CellConfig], num_cells: int) -> str:
-    """Some of so many cells in words."""
+    """Some of so many cells in words, of many the first."""
     if 1 < len(cells) == num_cells:
         return f"all {num_cells} cells"
-    return "; ".join(map(label, cells))
+    more = f"; {len(cells) - _MOST_NAMED} more" if len(cells) > _MOST_NAMED + 1 else ""
+    return "; ".join(map(label, cells[:_MOST_NAMED] if more else cells)) + more
+
+
+def failed_before(cells: Sequence[CellConfig], num_cells: int) -> str:
+    """What is said of some of so many cells that an earlier session left as failed."""
+    them = "them" if len(cells) > 1 else "it"
+    return f"failed before: {label_of_several(cells, num_cells)}; --retry-failed runs {them} again"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from harness.compose.run_plan import RunPlan
 from harness.records.finished import CHECKPOINTS
 from harness.settings.launcher import LauncherKind
-from harness.sweep.cell_label import label
+from harness.sweep.cell_label import failed_before
 from harness.sweep.earlier_cells import EarlierCell, EarlierCells
 from harness.sweep.manifest import Manifest
 from harness.sweep.task import Task
@@ -49,8 +49,9 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
         task.num_before = task.num_requests - task.num_left_out
     for place, cell in cells:
         manifest.add(place, str(cell.cell_id), cell.has_failed)
-        if cell.has_failed:
-            note(f"failed before: {label(configs[place])}; --retry-failed runs it again")
+    failed = [configs[place] for place, cell in cells if cell.has_failed]
+    if failed:
+        note(failed_before(failed, len(plan.cells)))
     num_finished = sum(not cell.has_failed for _, cell in cells)
     if num_finished:
         note(f"{num_finished} of {len(plan.cells)} cells were finished before, with all that they are compared with")

@@ -1,15 +1,19 @@
-"""run.json: a run's title and its cells that have a record, in the plan's order; does not know how they ran."""
+"""run.json: a run's title and its cells that have a record, in the plan's order; does not know how they ran.
+
+Failures alone do not take the place of results: while no cell has any, an older manifest that lists results stays.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from harness.compose.run_plan import RunPlan
 from harness.records.fault_points import reached
-from harness.records.files import SUFFIX, write_atomically
+from harness.records.files import SUFFIX, read_cell, write_atomically
 from harness.records.runs import CELLS, MANIFEST, read_manifest
 from harness.records.schema import SCHEMA_VERSION
 
@@ -47,6 +51,15 @@ class Manifest:
             if self._unseen and isinstance(earlier.get("started"), str):
                 self.started = earlier["started"]
 
+    @cached_property
+    def _would_replace_results(self) -> bool:
+        """Whether an earlier session left a manifest that lists a cell with results."""
+        try:
+            listed = read_manifest(self.folder).get("cells", ())
+        except ValueError:
+            return False
+        return any(_has_results(self.folder / CELLS / f"{cell_id}{SUFFIX}") for cell_id in listed)
+
     def add(self, place: int, cell_id: str, has_failed: bool) -> None:
         """The record of a cell is there."""
         if has_failed:
@@ -54,6 +67,8 @@ class Manifest:
         if cell_id not in self.places:
             self.finished.append(cell_id)
         self.places[cell_id] = place
+        if len(self.failed) == len(self.finished) and self._would_replace_results:
+            return
         self._unseen = {name: other for name, other in self._unseen.items() if name != cell_id and other != place}
         places = self.places | self._unseen
         # arms finish in the order of their last block, which says nothing to a reader
@@ -75,3 +90,10 @@ class Manifest:
         }
         write_atomically(self.folder / MANIFEST, json.dumps(content, indent=1).encode())
         reached("the manifest is written")
+
+
+def _has_results(path: Path) -> bool:
+    try:
+        return not read_cell(path).has_failed
+    except (ValueError, OSError):
+        return False

@@ -28,7 +28,7 @@ from harness.records.schema import Failure
 from harness.settings.cell import CellConfig
 from harness.settings.models import TargetConfig, Weights
 from harness.sweep.arm import Arm
-from harness.sweep.cell_label import label, label_of_several
+from harness.sweep.cell_label import failed_before, label, label_of_several
 from harness.sweep.drift import Drift
 from harness.sweep.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
 from harness.sweep.manifest import Manifest
@@ -77,6 +77,10 @@ class CellRunner:
     """Names this process in the blocks that it runs."""
     target: TargetConfig | None = None
     """Of the group before."""
+    _untold: dict[str, list[CellConfig]] = field(default_factory=dict)
+    """Cells that have failed and of which nothing was said yet, by the reason."""
+    _told: dict[str, str] = field(default_factory=dict)
+    """Which cell failed first, in words, by the reason."""
 
     def run_group(
         self, group: Group, failures: Mapping[int, Failure] = MappingProxyType({}), finished: Collection[int] = ()
@@ -89,7 +93,6 @@ class CellRunner:
                 where that left them.
             finished: places of cells that another worker of this run has finished, failed ones too.
         """
-        resume = self.plan.resume
         cells, played = group.cells, list[Conversation]()
         self._announce(cells)
         # a group stays on one worker
@@ -97,12 +100,7 @@ class CellRunner:
         arms = [Arm(cell, group.first_place + index, self.session, workers) for index, cell in enumerate(cells)]
         with self._failing([arm for arm in arms if arm.place not in {*finished, *failures}], played):
             played = group.played
-        for arm in arms:
-            if arm.place in failures and arm.place not in finished:
-                self._fail(arm, failures[arm.place], played, failures[arm.place].reason)
-            elif played:
-                # --retry-failed and --fresh mean earlier runs, not what this run has finished
-                self._recall_failure(arm, Resume() if arm.place in finished else resume, played, arm.place in finished)
+        self._leave_failed(arms, failures, finished, played)
         if not played:
             return
         prompts = fingerprint(item.prompt for item in played if item.sample == 0)
@@ -126,15 +124,36 @@ class CellRunner:
                     arm.write(record, self.folder / CELLS)
                     self.finished(arm.place, record.cell_id, False)
 
+    def _leave_failed(
+        self,
+        arms: Sequence[Arm],
+        failures: Mapping[int, Failure],
+        finished: Collection[int],
+        played: Sequence[Conversation],
+    ) -> None:
+        """Write those as failed that a process died of, and find those that failed before; see `run_group`."""
+        recalled = []
+        for arm in arms:
+            if arm.place in failures and arm.place not in finished:
+                self._fail(arm, failures[arm.place], played)
+            elif played:
+                # --retry-failed and --fresh mean earlier runs, not what this run has finished
+                self._recall_failure(arm, Resume() if arm.place in finished else self.plan.resume, played)
+                recalled += [arm.cell] if arm.has_failed and arm.place not in finished else []
+        self._tell_failures()
+        if recalled:
+            self.progress.note(failed_before(recalled, len(self.plan.cells)))
+
     def _make(self, arms: Sequence[Arm], played: Sequence[Conversation], prompts: str) -> None:
         """Make the backends of arms of one kind, and find what earlier sessions have left of their cells."""
         kind = arms[0].cell.backend.kind
         with self._failing(arms, played):
             shared = self._shared(kind)
         for arm in _going_on(arms):
-            with self._failing([arm], played):
+            with self._failing([arm], played, tells=False):
                 arm.backend = backend_class(kind)(arm.cell, shared)
                 arm.find_checkpoint(self.folder, prompts, self.plan.resume, self.progress.note)
+        self._tell_failures()
 
     def _get_ready(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> None:
         """Get arms of one kind ready to take turns; those that do not alone either fail, and the others go on."""
@@ -151,9 +170,10 @@ class CellRunner:
                 raise error
             return
         for arm in arms:
-            with self._failing([arm], played):
+            with self._failing([arm], played, tells=False):
                 if arm.place in errors:
                     raise errors[arm.place]
+        self._tell_failures()
         self._get_ready(_going_on(arms), played)
 
     def _announce(self, cells: Sequence[CellConfig]) -> None:
@@ -217,8 +237,13 @@ class CellRunner:
         return self.shared[kind]
 
     @contextmanager
-    def _failing(self, arms: Sequence[Arm], played: Sequence[Conversation]) -> Iterator[None]:
+    def _failing(self, arms: Sequence[Arm], played: Sequence[Conversation], *, tells: bool = True) -> Iterator[None]:
         """Write cells as failed that cannot go on after an error; the others do.
+
+        Args:
+            arms: of the cells.
+            played: their conversations.
+            tells: whether it is said at once, or with others that fail of the same.
 
         Raises:
             DeviceLostError: nothing can go on in this process.
@@ -234,19 +259,28 @@ class CellRunner:
             failure = failure_of(error)
             if device_is_lost():
                 raise DeviceLostError(failure) from error
-            for index, arm in enumerate(arms):
-                reason = f"as {label(arms[0].cell)}" if index else failure.reason
-                self._fail(arm, failure, played, reason)
+            for arm in arms:
+                self._fail(arm, failure, played)
+            if tells:
+                self._tell_failures()
 
-    def _fail(self, arm: Arm, failure: Failure, played: Sequence[Conversation], reason: str) -> None:
+    def _tell_failures(self) -> None:
+        """Say once for all cells that it concerns why they failed."""
+        for reason, cells in self._untold.items():
+            which, is_new = label_of_several(cells, len(self.plan.cells)), reason not in self._told
+            first = self._told.setdefault(reason, label(cells[0]))
+            self.progress.note(f"failed: {which}: {reason if is_new else f'as {first}'}")
+        self._untold.clear()
+
+    def _fail(self, arm: Arm, failure: Failure, played: Sequence[Conversation]) -> None:
         arm.backend, arm.has_failed = None, True
-        self.progress.note(f"failed: {label(arm.cell)}: {reason}")
+        self._untold.setdefault(failure.reason, []).append(arm.cell)
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played) - arm.num_told)
         record = failed_record(arm.cell, failure, played, self.plan.warnings)
         write_cell(record, self.folder / CELLS)
         self.finished(arm.place, record.cell_id, True)
 
-    def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation], is_told: bool) -> None:
+    def _recall_failure(self, arm: Arm, resume: Resume, played: Sequence[Conversation]) -> None:
         """Leave a cell that failed before as it is, or forget its failure."""
         # it may have failed without its prompts
         found = [failed_id(arm.cell, known) for known in (played, ())]
@@ -259,8 +293,6 @@ class CellRunner:
                 path.unlink(missing_ok=True)
             return
         arm.has_failed = True
-        if not is_told:
-            self.progress.note(f"failed before: {label(arm.cell)}; --retry-failed runs it again")
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played))
         self.finished(arm.place, cell_id, True)
 

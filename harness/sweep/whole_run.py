@@ -51,7 +51,8 @@ def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_
 
     Raises:
         SettingsError: for wrong settings, before anything is loaded.
-        ValueError: a data set does not fit. A cell that failed is a row without numbers, labelled so.
+        ValueError: a data set does not fit, or all cells failed and an earlier run is in the folder. A cell that failed
+            is a row without numbers, labelled so.
     """
     from harness.compose.compose import compose_plan
     from harness.compose.unnamed import resumed
@@ -77,6 +78,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
         sent.
 
     Raises:
+        ValueError: no cell has results, and those of an earlier run are kept in the folder.
         SettingsError: another process works in the folder, or something is wrong with the plan (`check_plan`).
         SystemExit: with REQUEUE, after SIGTERM or SIGUSR1.
     """
@@ -106,6 +108,11 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
                     # what ended the run is told too
                     say(f"no report: {failure}")
             raise
+        if finished and not _lists(plan.folder, finished):
+            raise ValueError(
+                f"expected a cell with results, found that all {len(finished)} failed; {plan.folder} keeps the results "
+                "and the report of an earlier run, --retry-failed runs the cells again"
+            )
         try:
             results = write_report(plan.folder, show, plan.folder)
         except KeyboardInterrupt as error:
