@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.report.figures.by_position import BAND, SAME_LAW, draw_by_position
+from harness.report.figures.by_position import BAND, BAR, SAME_LAW, draw_by_position
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import SAME_LAW_TEXT
 from harness.report.figures.write import write_figures
@@ -30,6 +30,15 @@ def test_the_legend_says_which_rules_the_bars_bound(tmp_path):
     found = [(float(low), float(high)) for (_, low), (_, high) in bands.get_segments()]
     bounds = [cells[0].estimate(f"acceptance_bound_per_pos_{position}") for position in (1, 2, 3)]
     assert found == [pytest.approx((100 * low, 100 * high)) for _, low, high in bounds]
+    # beside the markers, which would hide them
+    bars, rates = (
+        next(line for line in figure.axes[0].lines if line.get_marker() == marker)
+        for marker in (BAR.style["marker"], "^")
+    )
+    points = [
+        figure.axes[0].transData.transform((line.get_xdata()[0], 0))[0] * 72 / figure.dpi for line in (bars, rates)
+    ]
+    assert points[0] - points[1] > rates.get_markersize() / 2 + bars.get_markersize() / 2 - 1
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
     caption = captions_of(cells, tmp_path)["acceptance_by_position"]

@@ -12,7 +12,7 @@ from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
 from harness.report.figures.write import write_figures
 from kernels.method_names import NAMED_METHODS
-from tests.synthetic_cells import analysed, baseline_settings, config, shortened_cell, simulated_cell
+from tests.synthetic_cells import analysed, baseline_settings, config, drafted, shortened_cell, simulated_cell
 
 
 def test_the_length_that_is_drawn_is_that_of_full_drafts():
@@ -179,3 +179,12 @@ def test_error_bars_of_many_series_stand_apart():
     gaps = [after - before for before, after in pairwise(pixels)]
     caps = 2 * RC["errorbar.capsize"] * figure.dpi / 72
     assert len(gaps) == 14 and min(gaps) > caps
+
+
+def test_drafters_of_one_name_have_rows_and_panels_of_their_own():
+    """Would catch two heads in folders of one name drawn over each other, and tables that do not tell them apart."""
+    paths = ("runs/first/head", "runs/second/head", "other")
+    cells = analysed(*(drafted("block", drafter__path=path) for path in paths))
+    assert sheet_of(cells).drafters == ["eagle3 (first/head)", "eagle3 (second/head)", "eagle3 (other)"]
+    figure = draw_methods(sheet_of(cells))
+    assert len({label.get_text() for label in figure.axes[0].get_yticklabels()}) == 3

@@ -19,6 +19,7 @@ from harness.records.runs import Run
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 from harness.settings.identity import key_without
+from harness.settings.models import checkpoint_names
 from harness.settings.sections import MeasurementConfig
 
 ABOVE_BOUND, BLOCKS_DIFFER = "speedup above its bound", "blocks differ"
@@ -179,8 +180,13 @@ def analysed(run: Run) -> tuple[Run, list[CellResult]]:
     records = with_found_settings(kept)
     columns = [settings_columns(record, run.name) for record in records]
     others = other_settings(columns, [record.config for record in records])
+    checkpoints = checkpoint_names({settings["drafter_path"] for settings in columns})
     alone = [
-        CellResult(record, settings | {"other_settings": other}, estimates[record.cell_id])
+        CellResult(
+            record,
+            settings | {"other_settings": other, "drafter_checkpoint": checkpoints[settings["drafter_path"]]},
+            estimates[record.cell_id],
+        )
         for record, settings, other in zip(records, columns, others, strict=True)
     ]
     baselines: dict[str, CellResult] = {}

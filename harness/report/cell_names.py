@@ -16,7 +16,7 @@ from harness.metrics.definitions import LABEL_NOTES
 from harness.records.shared_cores import beside_other_workers
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
-from harness.settings.models import Weights, checkpoint_name, drafter_traits
+from harness.settings.models import Weights, drafter_traits
 from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
@@ -71,7 +71,7 @@ def drafter_name(cell: CellResult) -> str:
     """The drafter with its own settings, its checkpoint or shape where one was named, and whether its weights are
     random."""
     name = drafter_traits(cell["drafter"]).name.format(**cell.record.config["drafter"])
-    path = checkpoint_name(cell["drafter_path"])
+    path = cell["drafter_checkpoint"]
     return (f"{name} ({path})" if path else name) + _weights_suffix(cell["drafter_weights"])
 
 

@@ -6,6 +6,7 @@ Knows neither torch nor Hydra.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
@@ -88,10 +89,35 @@ def require(condition: bool, name: str, expected: str, found: object) -> None:
         raise ValueError(f"{name}: expected {expected}, found {found}")
 
 
+_SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[^/]+/?$")
+
+
 def checkpoint_name(path: str) -> str:
     """The last part of a path; of a snapshot in a Hub cache, whose last part is a commit, that of its repository."""
-    snapshot = re.search(r"models--([^/]+)/snapshots/[^/]+/?$", path)
-    return snapshot[1].rsplit("--", 1)[-1] if snapshot else PurePath(path).name
+    return _repository(path).name
+
+
+def checkpoint_names(paths: Collection[str]) -> dict[str, str]:
+    """Path -> its name, with as many folders before it as tell it from the other paths; the path where none do."""
+    found = {}
+    for path in paths:
+        parts = _repository(path).parts
+        alike = [_common_tail(parts, _repository(other).parts) for other in paths if other != path]
+        found[path] = "/".join(parts[-(max(alike, default=0) + 1) :])
+    names = list(found.values())
+    return {path: name if names.count(name) == 1 else path for path, name in found.items()}
+
+
+def _repository(path: str) -> PurePath:
+    """A path, or the repository of a snapshot in a Hub cache."""
+    snapshot = _SNAPSHOT.search(path)
+    return PurePath(snapshot[1].replace("--", "/", 1)) if snapshot else PurePath(path)
+
+
+def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many last parts are the same."""
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
 class NgramMatch(Enum):
