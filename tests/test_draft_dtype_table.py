@@ -119,7 +119,7 @@ def test_each_cache_has_its_bias_bound_acceptance_and_memory(cells):
     assert len(rows) == len(cells)
     first = rows["probabilistic, sampled drafts", "float32", "the cache"]
     assert first[:3] == ("lossless", "0", "0") and first[4] == "–"
-    biased = rows["probabilistic, sampled drafts", "bfloat16", "unrounded logits"]
+    biased = rows[f"probabilistic, sampled drafts [biased; {OTHER_DRAFTS}]", "bfloat16", "unrounded logits"]
     assert biased[0] == "biased" and biased[1].startswith("10.00 ") and biased[2].startswith("30.00 ")
     assert biased[4] != "–"
     control = rows["strict, sampled drafts", "float16", "unrounded logits"]

@@ -112,6 +112,19 @@ COUNTS: dict[str, Column] = {
     "num_expected_drafts": Column(
         "", "drafts that count in full, if the expected acceptance was recorded for all of them, else 0"
     ),
+    "num_answers_compared": Column(
+        "",
+        "at temperature 0, of a method that takes the target's argmax: requests whose output tokens are known in the "
+        "cell and its baseline; empty elsewhere",
+    ),
+    "num_other_answers": Column(
+        "",
+        "those of them whose tokens differ from the baseline's: rounding decided between nearly equal logits; a later "
+        "turn of a conversation too, whose prompt is another after one that differs",
+    ),
+    "first_other_token": Column(
+        "", "smallest place, from 1, at which two answers to the same prompt part; empty where none do"
+    ),
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
@@ -157,6 +170,16 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
+_NOT_COUNTED = ("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions")
+"""Columns between the counts that are none."""
+
+
+def is_count(name: str) -> bool:
+    """Whether a column holds whole numbers, also where it has none in some rows."""
+    stem, _, position = name.rpartition("_")
+    return (name in COUNTS and name not in _NOT_COUNTED) or (stem in POSITION_COUNTS and position.isdecimal())
+
+
 GROUP_COLUMNS = ("run", "target", "drafter", "num_speculative_tokens", "depth", "temperature")
 SIDE_COLUMNS = (
     *("cell_id", "verification", "draft_sampling", "tree", "siblings", "draft_cache_dtype", "drawn_from", "labels"),
@@ -169,6 +192,13 @@ PAIRED_COLUMNS: dict[str, Column] = {
         for name in SIDE_COLUMNS
     },
     "num_prompts": Column("", "prompts that both cells have; only these are compared"),
+    "num_answers_compared": Column(
+        "",
+        "requests whose output tokens are known in both, if both methods take the target's argmax at temperature 0; "
+        "empty elsewhere",
+    ),
+    "num_other_answers": Column("", "those of them whose tokens differ: rounding decided between nearly equal logits"),
+    "first_other_token": COUNTS["first_other_token"],
     "metric": Column(
         "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"
     ),

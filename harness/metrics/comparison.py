@@ -12,11 +12,13 @@ from typing import Any
 
 import pandas as pd
 
+from harness.metrics.answers import OtherAnswers, other_answers
 from harness.metrics.cell import CellResult
 from harness.metrics.columns import GROUP_COLUMNS, PAIRED_COLUMNS, SIDE_COLUMNS
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
+from harness.settings.constraint import PolicyKind
 from harness.settings.drafting import cache_rounds
 from harness.settings.tree import is_chain, is_dynamic
 from kernels.method_names import NAMED_METHODS
@@ -32,14 +34,6 @@ WITHIN_GROUP = (
 """Settings in which cells of one group may differ."""
 SHAPE = "drafting.tree"
 """The setting in which cells of as many draft tokens may differ too where they are compared in pairs."""
-
-SAME_LAW = (
-    "same law: the methods cannot differ here, so noise is not reported as a difference. At temperature 0 every method "
-    "but synthetic and fly keeps exactly the target's argmax tokens; with one-hot (greedy) drafts strict, coupled, "
-    "probabilistic and block accept with the same probability, and so do recursive and traversal; of chains these are "
-    "probabilistic and block; block with K = 1 is probabilistic; strict and typical share no noise with the drafts, so "
-    "that coupled drafts are sampled ones to them."
-)
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ def law(cell: CellResult) -> tuple[str, ...]:
     if not tree and of_trees is not None and of_trees.traits.on_chains is not None:
         method = of_trees.traits.on_chains.value
     drafted = (tree, cell["siblings"]) if tree else ()
-    if cell.is_argmax and (method not in METHOD_ORDER or _has(method, "keeps_argmax")):
+    if takes_argmax(cell):
         return ("argmax", *drafted, *_rounding(cell, compares=False))
     if cell["draft_sampling"] == "greedy" and _has(method, "is_strict_on_one_hot"):
         return ("one-hot drafts", *drafted)
@@ -117,6 +111,22 @@ def law(cell: CellResult) -> tuple[str, ...]:
     sampling = "sampled" if is_as_sampled else cell["draft_sampling"]
     compares = method not in METHOD_ORDER or _has(method, "reads_draft")
     return parameters, sampling, *drafted, *_rounding(cell, compares)
+
+
+def takes_argmax(cell: CellResult) -> bool:
+    """Whether every token of a cell with a drafter is the target's argmax, as far as rounding lets it be."""
+    method = method_name(cell)
+    return cell.is_argmax and (method not in METHOD_ORDER or _has(method, "keeps_argmax"))
+
+
+def unlike_baseline(cell: CellResult) -> OtherAnswers | None:
+    """The answers of a cell beside those of its baseline, which they equal but for rounding; None where they need not
+    be equal, and where no tokens of both are known."""
+    is_late = cell["constraint"].startswith(PolicyKind.late.value)
+    if cell.baseline is None or cell.is_baseline or cell.record.has_failed or is_late or not takes_argmax(cell):
+        return None
+    found = other_answers(cell.baseline.record, cell.record)
+    return found if found.num_compared else None
 
 
 def _has(method: str, trait: str) -> bool:
@@ -206,6 +216,8 @@ def _comparison_rows(group: Group, first: CellResult, second: CellResult) -> lis
     if expected is not None:
         results.append(("expected_length", "difference", expected))
     alike = same_law(first, second)
+    if takes_argmax(first) and takes_argmax(second):
+        common |= other_answers(first.record, second.record).columns
     return [
         common
         | {"metric": name, "kind": kind, "value": value, "low": low, "high": high}

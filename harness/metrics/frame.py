@@ -14,13 +14,12 @@ from typing import Any
 
 import pandas as pd
 
+from harness.metrics.answers import ANSWERS
 from harness.metrics.cell import CellResult
-from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_names, with_interval
+from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_names, is_count, with_interval
+from harness.metrics.comparison import unlike_baseline
 from harness.metrics.results import read_results
 from harness.metrics.saved_tables import find_cell_tables, read_cell_tables
-
-NOT_COUNTED = ("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions")
-"""Columns between the counts that are none."""
 
 
 def load_results(path: str | Path) -> pd.DataFrame:
@@ -55,12 +54,7 @@ def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     columns = column_names(num_positions)
     frame = pd.DataFrame([_row(cell, num_positions) for cell in cells], columns=columns)
     # a count that is unknown somewhere stays a whole number elsewhere
-    return frame.astype({name: "Int64" for name in _count_columns(num_positions) if frame[name].isna().any()})
-
-
-def _count_columns(num_positions: int) -> list[str]:
-    by_position = [f"{name}_{position}" for name in POSITION_COUNTS for position in range(1, num_positions + 1)]
-    return [*(name for name in COUNTS if name not in NOT_COUNTED), *by_position]
+    return frame.astype({name: "Int64" for name in columns if is_count(name) and frame[name].isna().any()})
 
 
 def _count(total: float) -> int | None:
@@ -75,6 +69,8 @@ def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
     row |= {"num_prompts": estimates.num_prompts}
     row |= {name: "; ".join(getattr(cell.record, name)) for name in ("fallbacks", "assumptions")}
     row |= {"beside_s": cell.record.beside_s, "speedup_bound": cell.speedup_bound, "disturbed": cell.disturbed}
+    unlike = unlike_baseline(cell)
+    row |= dict.fromkeys(ANSWERS) if unlike is None else unlike.columns
     row |= {"block_drift": math.nan if cell.drift is None else cell.drift}
     row |= {name: _count(estimates.total(name)) for name in COUNTS if name not in row}
     for position in range(1, num_positions + 1):

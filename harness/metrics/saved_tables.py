@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.columns import TEXT_COLUMNS, column_names
+from harness.metrics.columns import TEXT_COLUMNS, column_names, is_count
 from harness.records.csv_table import number, read_rows
 from harness.records.files import SUFFIX
 from harness.records.runs import CELLS
@@ -74,14 +74,19 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _column(name: str, texts: Sequence[str]) -> pd.Series[Any]:
-    """A column of text as it stands, or of True and False, or of numbers, whole ones where none is missing."""
+    """A column of text as it stands, or of True and False, or of numbers: whole ones of counts, and where none is
+    missing."""
     if name in TEXT_COLUMNS:
         return pd.Series(texts, dtype="str")
     if set(texts) <= {"True", "False"}:
         return pd.Series([text == "True" for text in texts])
     numbers = [number(text) if text else math.nan for text in texts]
-    is_whole = all(re.fullmatch(r"-?\d{1,18}", text) for text in texts)
-    return pd.Series([int(text) for text in texts] if is_whole else numbers)
+    is_whole = all(re.fullmatch(r"-?\d{1,18}", text) for text in texts if text)
+    if is_whole and all(texts):
+        return pd.Series([int(text) for text in texts])
+    if is_whole and is_count(name):
+        return pd.Series([int(text) if text else pd.NA for text in texts], dtype="Int64")
+    return pd.Series(numbers)
 
 
 def _num_positions(columns: Iterable[str]) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
+from harness.metrics.answers import other_answers
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
 from harness.report.cell_names import DISTURBED, drafter_name, is_disturbed
 from harness.report.number_format import PLAIN, Number, without_width_zero
-from harness.report.table import Entry
+from harness.report.table import NONE, Entry
 
 
 def setting(value: Any) -> Entry:
@@ -55,10 +56,6 @@ def metric_number(
 
 
 def same_answers(first: CellResult, second: CellResult) -> str:
-    """Requests of both cells whose output tokens are identical, of those whose tokens both tell."""
-    left, right = (
-        {item.key: item.output_token_ids for item in cell.record.requests if item.output_token_ids}
-        for cell in (first, second)
-    )
-    common = left.keys() & right.keys()
-    return f"{sum(left[key] == right[key] for key in common)} of {len(common)}"
+    """Requests of both cells whose output tokens are identical, of those whose tokens both have; a dash without any."""
+    found = other_answers(first.record, second.record)
+    return f"{found.num_compared - found.num_other} of {found.num_compared}" if found.num_compared else NONE

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.metrics.cell import CellResult
+from harness.metrics.comparison import unlike_baseline
 from harness.metrics.depths_taken import never_taken
 from harness.metrics.estimates import paired
 from harness.metrics.intervals import MIN_PROMPTS
 from harness.metrics.results import Results
 from harness.metrics.sessions import changed_between
 from harness.records.runs import Run
+from harness.report.answer_notes import unlike_baseline_text
 from harness.report.cell_names import (
     ASSUMED,
     CONTEXT,
@@ -67,6 +69,10 @@ def warnings(results: Results) -> list[str]:
     coarse = [cell for cell in done if cell.record.knowledge in UNKNOWN and not cell.is_baseline]
     found += _by_cells("drafts", [(UNKNOWN[cell.record.knowledge], cell) for cell in coarse], results.cells)
     found += _by_cells("depth", [(text, cell) for cell in done for text in _depths_never_taken(cell)], results.cells)
+    compared = [(cell, unlike_baseline(cell)) for cell in done]
+    unlike = [cell for cell, item in compared if item is not None and item.num_other]
+    if unlike:
+        found.append(f"answers: {unlike_baseline_text(unlike)} ({_names(unlike, results.cells)})")
     masked = [item for item in results.recording.cells if item.num_masked_drafts]
     found += _by_cells("terms", [(masked_text(item), item.cell) for item in masked], results.cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]

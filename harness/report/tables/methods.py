@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.metrics.cell import CellResult
-from harness.metrics.comparison import SAME_LAW, SHAPE, Group, expected_difference, groups, method_name, same_law
+from harness.metrics.comparison import SHAPE, Group, expected_difference, groups, method_name, same_law, takes_argmax
 from harness.metrics.definitions import footnotes, metric
 from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
+from harness.report.answer_notes import OTHER_ANSWERS, SAME_LAW, answers_entry, argmax_notes, law_notes
 from harness.report.bound_notes import bound_notes
 from harness.report.cell_names import (
     CONTEXT,
@@ -122,9 +123,7 @@ def _method_table(group: Group, first: CellResult, title: str) -> Table:
 
 def _law_notes(cells: Sequence[CellResult]) -> list[str]:
     """Notes that the cells of a comparison need."""
-    warnings = []
-    if any(same_law(first, second) for first, second in combinations(cells, 2)):
-        warnings.append(SAME_LAW)
+    warnings = law_notes(cells)
     if len({cell["draft_sampling"] for cell in cells}) > 1:
         warnings.append(DIFFERENT_DRAFTS)
     return warnings
@@ -188,6 +187,8 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
     extra = varying(cells, CONTEXT)
     names = [*PAIRED_METRICS, *counting_every_round(cells)]
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
+    compares_answers = any(takes_argmax(cell) for cell in cells if not cell.is_baseline)
+    header += ["other answers"] * compares_answers
     header += [metric(name).label for name in names] + ["expected length, same drafts"]
     header += ["output throughput (ratio)", "labels"]
     rows: list[tuple[Entry, ...]] = []
@@ -197,7 +198,8 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
             settings.append(f"{second.method}{MINUS}{first.method}")
             sampling = dict.fromkeys(_drawn(cell) for cell in (second, first))
             labels = "; ".join(dict.fromkeys(text for text in (second["labels"], first["labels"]) if text))
-            rows.append((*settings, " / ".join(sampling), *_paired_numbers(first, second, names), labels))
+            settings += [" / ".join(sampling), *[answers_entry(first, second)] * compares_answers]
+            rows.append((*settings, *_paired_numbers(first, second, names), labels))
     notes = footnotes([*names, "output_tokens_per_s"])
     notes.append(
         "expected length, same drafts: difference of the expected acceptance lengths of the two methods, both on the "
@@ -206,7 +208,8 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
     )
     drafted = [cell for cell in cells if not cell.is_baseline]
     notes += missing_value_notes(drafted, [*names, *(f"expected_length_{item}" for item in EXPECTED_METHODS)])
-    notes += [SAME_LAW, DIFFERENT_DRAFTS, *label_notes(cells)]
+    notes += [SAME_LAW, *argmax_notes(cells), *[OTHER_ANSWERS] * compares_answers]
+    notes += [DIFFERENT_DRAFTS, *label_notes(cells)]
     return Table("Paired differences", tuple(header), tuple(rows), tuple(notes))
 
 
