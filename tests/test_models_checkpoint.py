@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
 
 
 @pytest.fixture
@@ -21,7 +21,10 @@ def test_tensors_are_taken_by_name_and_shape(folder):
     with Checkpoint(folder) as checkpoint:
         assert torch.equal(checkpoint.take("a.weight", (2, 3)), torch.ones(2, 3))
         assert "b.weight" in checkpoint and "c.weight" not in checkpoint
-        assert checkpoint.unused() == ["b.weight"]
+        with pytest.raises(CheckpointError, match=r"found 1 that it does not: b\.weight"):
+            checkpoint.check_used(())
+        checkpoint.check_used({"b.weight"})
+        checkpoint.check_used((), prefix="a.")
 
 
 def test_a_missing_tensor_is_named_with_its_folder_and_shape(folder):
@@ -130,10 +133,3 @@ def test_broken_json_is_named(tmp_path, text, reason):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=reason):
         read_json(tmp_path / "config.json")
-
-
-def test_left_over_tensors_are_warned_about_and_those_of_running_layers_refused():
-    with pytest.warns(UserWarning, match="folder: 1 tensors are not used: extra"):
-        assert report_unused("folder", ["extra", "layers.0.rotary_emb.inv_freq"], ("layers.",)) == ("extra",)
-    with pytest.raises(CheckpointError, match=r"1 that it does not: layers\.0\.q_proj\.bias"):
-        report_unused("folder", ["layers.0.q_proj.bias"], ("layers.",))

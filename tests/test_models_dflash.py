@@ -100,7 +100,7 @@ def test_a_written_head_is_read_back(tmp_path, target, ids, left_out):
         edit_weights(tmp_path, drop=name)
     loaded = load_quietly(tmp_path, target)
     assert torch.equal(run(loaded), run(head)) and loaded.config.to_dict() == head.config.to_dict()
-    assert loaded.unused_keys == () and loaded.has_own_output == (ids is not None)
+    assert loaded.has_own_output == (ids is not None)
     given, found = head.draft_to_target, loaded.draft_to_target
     assert found is given is None or torch.equal(found, given)
 
@@ -178,7 +178,7 @@ def test_a_config_of_neither_layout_is_refused(folder, target):
         ({}, {"block_size": 4}, "expected one block_size, found 5, and 4 in dflash_config"),
         ({"num_target_layers": 36}, {}, "expected num_target_layers 7, those of target tiny, found 36"),
         ({"speculators_model_type": "eagle3"}, {}, "expected speculators_model_type 'dflash', found 'eagle3'"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "every layer, found sliding_attention"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "would change what the layers attend to"),
     ],
 )
 def test_a_config_of_the_original_layout_that_does_not_fit_is_refused(tmp_path, target, fields, own, message):
@@ -192,9 +192,9 @@ def test_a_config_of_the_original_layout_that_does_not_fit_is_refused(tmp_path, 
     [
         ({"hidden_size": 48}, "expected hidden_size 24, that of target tiny, found 48; the head was made for another"),
         ({"num_hidden_layers": 0}, "expected num_hidden_layers 1 or more, found 0"),
-        ({"layer_types": ["sliding_attention", "full_attention"]}, "full attention in every layer, found sliding_"),
-        ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "every layer, found sliding_"),
-        ({"model_type": "llama", "use_sliding_window": True}, "every layer, found use_sliding_window true"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "would change what the layers attend to"),
+        ({"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "use_sliding_window = True"),
+        ({"model_type": "llama", "use_sliding_window": True, "sliding_window": 4}, "use_sliding_window = True"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(folder, target, changes, message):
@@ -214,7 +214,7 @@ def test_an_embedding_that_is_not_the_targets_is_refused(folder, target):
     edit_weights(folder, put={name: target.embed_weight.clone()})
     assert torch.equal(run(load_quietly(folder, target)), expected)
     edit_weights(folder, put={name: load_file(folder / "model.safetensors")[name] + 1})
-    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight to be that of target tiny, found another one"):
+    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight to be that of target tiny, .* another one"):
         load_dflash(folder, target)
 
 

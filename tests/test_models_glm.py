@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 
 import pytest
 import torch
 
-from harness.models.checkpoint import INDEX, CheckpointError
+from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import layer_config
 from harness.models.eagle import EagleConfig
 from harness.models.target import TargetModel, load_target
 from tests.tiny_glm import (
     CONFIG,
     KINDS,
-    MTP_PREFIX,
     NUM_LAYERS,
     TOLERANCE,
     edit_shards,
@@ -66,7 +64,7 @@ def test_a_checkpoint_loads_silently_and_computes_what_transformers_computes(tmp
     tokens = random_tokens(3, 13)
     found = logits(target, tokens, positions_from([0, 0, 0], 13))
     torch.testing.assert_close(found, causal_lm(tokens).logits, **TOLERANCE)
-    assert target.unused_keys == () and target.eos_token_ids == {3, 5}
+    assert target.eos_token_ids == {3, 5}
     assert target.num_parameters == sum(parameter.numel() for parameter in causal_lm.parameters())
 
 
@@ -206,13 +204,6 @@ def test_contradicting_fields_about_dense_layers_are_refused(folder):
 def test_agreeing_fields_about_dense_layers_are_taken(folder):
     edit_config(folder, mlp_layer_types=["dense", "sparse", "sparse"])
     assert not hasattr(load_target(folder).causal_lm.model.layers[0].mlp, "experts")
-
-
-def test_an_mtp_layer_that_is_not_announced_is_reported(folder):
-    edit_config(folder, num_nextn_predict_layers=0)
-    count = sum(name.startswith(MTP_PREFIX) for name in json.loads((folder / INDEX).read_text())["weight_map"])
-    with pytest.warns(UserWarning, match=f"{count} tensors are not used: {MTP_PREFIX}"):
-        assert len(load_target(folder).unused_keys) == count
 
 
 def test_heads_of_eagle_are_not_made_of_such_layers(target):

@@ -8,7 +8,9 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from harness.models.accounting import Accepted
 from harness.models.checkpoint import CheckpointError
 from harness.models.target import TargetModel, load_target
 from tests.tiny_models import (
@@ -110,7 +112,10 @@ def test_code_in_a_checkpoint_runs_only_where_asked_for(tmp_path, folder, monkey
     mark = tmp_path / "mark"
     (folder / "configuration_own.py").write_text(CONFIGURATION_CODE.format(mark=str(mark)))
     edit_config(folder, auto_map={"AutoConfig": "configuration_own.OwnConfig"})
-    assert load_target(folder).num_layers == NUM_LAYERS and not mark.exists()
+    with pytest.raises(CheckpointError, match=r"code of its own: .* runs it"):
+        load_target(folder)
+    assert load_target(folder, accepted=Accepted("target", ("auto_map",))).num_layers == NUM_LAYERS
+    assert not mark.exists()
     edit_config(folder, model_type="of_its_own")
     with pytest.raises(ValueError, match="trust_remote_code"):
         load_target(folder)
@@ -143,19 +148,23 @@ def test_eos_tokens_are_those_of_the_files_and_the_tokenizer(folder):
     assert load_target(folder).eos_token_ids == {5}
 
 
-def test_announced_mtp_layers_are_ignored_silently(folder):
+@pytest.mark.parametrize("count", [0, 1])
+def test_mtp_layers_are_no_layers_of_the_target(folder, count):
     edit_weights(folder, put={f"model.layers.{NUM_LAYERS}.enorm.weight": torch.ones(24)})
-    edit_config(folder, num_nextn_predict_layers=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_target(folder).unused_keys == ()
+    edit_config(folder, num_nextn_predict_layers=count)
+    target = load_target(folder)
+    assert target.num_layers == NUM_LAYERS and target.assumptions == ()
 
 
-def test_other_unused_tensors_are_reported(folder):
-    edit_weights(folder, put={f"model.layers.{NUM_LAYERS}.enorm.weight": torch.ones(24), "extra": torch.ones(1)})
-    with pytest.warns(UserWarning, match=rf"2 tensors are not used: extra, model\.layers\.{NUM_LAYERS}\.enorm"):
-        target = load_target(folder)
-    assert target.unused_keys == ("extra", f"model.layers.{NUM_LAYERS}.enorm.weight")
+def test_a_tied_output_matrix_of_other_values_is_refused(tmp_path):
+    """Would catch logits by the embedding where a file ties them and holds two: transformers then takes both."""
+    save_target_folder(tmp_path, random_causal_lm("llama_tied"))
+    embedding = load_file(tmp_path / "model.safetensors")["model.embed_tokens.weight"]
+    edit_weights(tmp_path, put={"lm_head.weight": embedding.clone()})
+    assert load_target(tmp_path).assumptions == ()
+    edit_weights(tmp_path, put={"lm_head.weight": embedding + 1})
+    with pytest.raises(CheckpointError, match=r"expected lm_head\.weight to be its embedding, .* found another one"):
+        load_target(tmp_path)
 
 
 def test_a_tensor_that_a_running_layer_does_not_account_for_is_refused(folder):
@@ -222,7 +231,7 @@ def test_a_folder_without_config_is_refused(folder):
     [
         ({"model_type": "gpt2"}, "expected model_type llama or qwen3 or glm4_moe_lite, found 'gpt2'"),
         ({"model_type": "qwen3_moe"}, "found 'qwen3_moe', which this version does not run"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "expected plain weights"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "weights of fewer bits, .*; dequantize the checkpoint"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic'"),
     ],
     ids=["another model type", "mixture of experts", "quantized", "dynamic RoPE"],
@@ -235,7 +244,7 @@ def test_models_that_do_not_run_are_refused(folder, fields, reason):
 
 def test_sliding_attention_is_refused(tmp_path):
     causal_lm = random_causal_lm("qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=2)
-    with pytest.raises(ValueError, match="expected full attention in every layer, found sliding_attention"):
+    with pytest.raises(ValueError, match=r"'sliding_attention'.*, which would change what the layers attend to"):
         load_target(save_target_folder(tmp_path, causal_lm))
 
 

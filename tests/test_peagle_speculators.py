@@ -46,7 +46,7 @@ def test_drafts_from_each_pair_equal_the_recorded(name, tmp_path, target, runs):
         of_draft = anchors == first
         found[of_draft] = drafted(head, runs, first, int(depths[of_draft].max()))
     torch.testing.assert_close(found, runs["logits"][RECORDED.cases[name]["row"]], **TOLERANCE)
-    assert head.unused_keys == ()
+    assert head.assumptions == ()
 
 
 def test_the_recorded_cases_differ_from_each_other(runs):

@@ -50,7 +50,7 @@ def merge_mtp(settings: Settings) -> None:
 def check(settings: Settings) -> dict[str, Any]:
     """Load what has been trained with the harness's own loaders; parameters and bytes by folder.
 
-    Raises ValueError when a file does not load, holds unused tensors, or all together exceed `MAX_BYTES`.
+    Raises ValueError when a file does not load or leaves something to be assumed, or all together exceed `MAX_BYTES`.
     """
     out = settings.out
     target = load_target(settings.target_folder)
@@ -65,9 +65,9 @@ def check(settings: Settings) -> dict[str, Any]:
         models["mtp"] = load_mtp(None, target)
     if (out / "draft_model").is_dir():
         models["draft_model"] = load_draft_model(out / "draft_model", target)
-    unread = {name: model.unused_keys for name, model in models.items() if model.unused_keys}
-    if unread:
-        raise ValueError(f"expected every stored tensor to be read, found unread ones: {unread}")
+    assumed = {name: model.assumptions for name, model in models.items() if model.assumptions}
+    if assumed:
+        raise ValueError(f"expected files that state everything, found that something is assumed of some: {assumed}")
     num_bytes = {kind: folder_bytes(out / kind) for kind in KINDS if (out / kind).is_dir()}
     total = sum(num_bytes.values())
     if total > MAX_BYTES:

@@ -48,6 +48,7 @@ from harness.drafters.protocol import Drafter
 from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.drafters.tree_growth import TreeShape
+from harness.models.accounting import Accepted
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.dflash import DFlashHead, load_dflash
 from harness.models.draft_model import load_draft_model, random_draft_model
@@ -110,8 +111,9 @@ class DrafterSpec:
     """One kind of drafter; harness.settings.models.DRAFTERS says what settings need to know of it."""
 
     build: Callable[[DrafterSetup], Drafter]
-    load: Callable[[Path, TargetModel], Head | TargetModel] | None = None
-    """The network of a checkpoint folder, for a target; None for kinds without one."""
+    load: Callable[..., Head | TargetModel] | None = None
+    """The network of a checkpoint folder, for a target (both by place), with what is `accepted` of its files; None for
+    kinds without one."""
     random: Callable[[DrafterConfig, TargetModel], Head | TargetModel] | None = None
     """The same with random weights, of the sizes that the settings name."""
     can_be_captured: bool = True
@@ -140,7 +142,12 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
         folder = target.path
     else:
         raise ValueError(f"target {target.name}: expected a folder to read its MTP layer from, found none")
-    return LoadedHead(spec.load(folder, target), folder)
+    return LoadedHead(spec.load(folder, target, accepted=accepted_of(config)), folder)
+
+
+def accepted_of(config: DrafterConfig) -> Accepted:
+    """What the user vouches for of a drafter's files."""
+    return Accepted("drafter", tuple(config.accept_unknown))
 
 
 def build_drafter(cell: CellConfig, target: TargetModel, loaded: LoadedHead | None, shape: DrafterShape) -> Drafter:
@@ -260,13 +267,15 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     return zoo_path(config.kind.value, with_weights=False)
 
 
-def _random(make: Callable[[TargetModel, Path | None], Head]) -> Callable[[DrafterConfig, TargetModel], Head]:
-    return lambda config, target: make(target, _sizes(config, target))
+def _random(
+    make: Callable[[TargetModel, Path | None, Accepted], Head],
+) -> Callable[[DrafterConfig, TargetModel], Head]:
+    return lambda config, target: make(target, _sizes(config, target), accepted_of(config))
 
 
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:
     path = zoo_path("draft_model", with_weights=False) if config.path is None and config.shape is None else config.path
-    given = architecture(path, config.shape, revision=config.revision)
+    given = architecture(path, config.shape, revision=config.revision, accepted=accepted_of(config))
     return random_draft_model(given, config.shape or given.source.parent.name, target)
 
 

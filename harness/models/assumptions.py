@@ -5,9 +5,12 @@ The loader of a kind and `assumed_of_cell` ask the same functions. JSON only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from harness.models.accounting import Accepted, head_account, model_account, mtp_account
+from harness.models.checkpoint import CheckpointError, stored_tensors
 from harness.models.described import described_drafter, described_target
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 from harness.settings.cell import CellConfig
@@ -63,6 +66,50 @@ def assumed_of_vocabulary(target: TargetConfig, drafter: DrafterConfig) -> tuple
     return (*assumed, *missing_ids(num_rows, num_target_rows)) if is_model else assumed
 
 
+def assumed_of_target(target: TargetConfig) -> tuple[str, ...]:
+    """Of the files of a target, where they are on this machine.
+
+    Raises:
+        CheckpointError: a field or tensor is not accounted for.
+    """
+    described = described_target(target)
+    if described is None or target.shape is not None:
+        return ()
+    if target.trust_remote_code and "auto_map" in described.fields:
+        # its own code may take other fields
+        return ()
+    accepted, folder = Accepted("target", tuple(target.accept_unknown)), described.source.parent
+    return model_account(folder, described.fields, accepted, names=_names(folder, target)).settled().assumptions
+
+
+def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[str, ...]:
+    """The same of a drafter's files; those of an MTP layer are normally its target's."""
+    in_target = drafter.has_model and drafter.traits.in_target and drafter.path is None
+    described = described_target(target) if in_target else described_drafter(drafter)
+    if described is None or drafter.shape is not None:
+        return ()
+    accepted, folder = Accepted("drafter", tuple(drafter.accept_unknown)), described.source.parent
+    names, fields = _names(folder, target if in_target else drafter), described.fields
+    if drafter.kind is DrafterKind.mtp:
+        is_random = Weights.random in (target.weights, drafter.weights)
+        return () if is_random else mtp_account(folder, fields, accepted, names).settled().assumptions
+    if drafter.kind is DrafterKind.draft_model:
+        return model_account(folder, fields, accepted, names=names).settled().assumptions
+    kind = drafter.kind.value
+    of_files = head_account(kind, folder, fields, accepted, names).settled().assumptions
+    return (*of_files, *assumed_of_head(kind, fields))
+
+
+def _names(folder: Path, model: TargetConfig | DrafterConfig) -> Collection[str] | None:
+    """The tensors in a folder that are read; None where its files are damaged, which the loader says."""
+    if model.weights is Weights.random:
+        return ()
+    try:
+        return stored_tensors(folder)
+    except CheckpointError:
+        return None
+
+
 def by_role(target: Sequence[str], drafter: Sequence[str]) -> tuple[str, ...]:
     """What was assumed of the models of a cell, each with whose file it is."""
     return (*(f"target: {text}" for text in target), *(f"drafter: {text}" for text in drafter))
@@ -70,8 +117,7 @@ def by_role(target: Sequence[str], drafter: Sequence[str]) -> tuple[str, ...]:
 
 def assumed_of_cell(cell: CellConfig) -> tuple[str, ...]:
     """What is known without weights: nothing of what is not on this machine, or of models that a server loads."""
-    described = None if cell.is_served else described_drafter(cell.drafter)
-    if described is None:
+    if cell.is_served:
         return ()
-    of_head = assumed_of_head(cell.drafter.kind.value, described.fields)
-    return by_role((), (*of_head, *assumed_of_vocabulary(cell.target, cell.drafter)))
+    of_files = assumed_of_drafter(cell.drafter, cell.target)
+    return by_role(assumed_of_target(cell.target), (*of_files, *assumed_of_vocabulary(cell.target, cell.drafter)))

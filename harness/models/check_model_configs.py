@@ -5,10 +5,12 @@ Without torch. Models that do not lie in a folder yet and fields that are left o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from harness.models.assumptions import assumed_of_vocabulary
+from harness.models.assumptions import assumed_of_drafter, assumed_of_target, assumed_of_vocabulary
 from harness.models.check_files import check_drafter_files
+from harness.models.checkpoint import CheckpointError
 from harness.models.described import described_drafter, described_target
 from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
 from harness.settings.cell import CellConfig
@@ -34,6 +36,8 @@ def check_model_configs(cells: Sequence[CellConfig]) -> None:
 
 
 def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
+    with _naming("target.path"):
+        assumed_of_target(target)
     try:
         assumed_of_vocabulary(target, drafter)
     except ValueError as error:
@@ -42,6 +46,17 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         key = "drafter.shape" if drafter.shape is not None else "drafter.path"
         raise SettingsError(f"{key}: {proposer.source}: {error}") from error
     check_drafter_files(drafter, target)
+    with _naming("drafter" if drafter.path is None else "drafter.path"):
+        assumed_of_drafter(drafter, target)
+
+
+@contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """Name the setting whose files hold a field or tensor that is not accounted for."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise SettingsError(f"{key}: {error}") from error
 
 
 def _check_rounding(cell: CellConfig) -> None:

@@ -6,8 +6,7 @@ ones can be reported. Torch is needed only where a tensor is read. This module d
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -46,8 +45,6 @@ class WeightSource(Protocol):
     def put(self, name: str, place: Tensor) -> None:
         """Write the tensor of that name and of the place's shape there."""
         ...
-
-    def ignore(self, prefixes: tuple[str, ...]) -> None: ...
 
 
 def checkpoint_folder(
@@ -132,7 +129,7 @@ class StoredRows(NamedTuple):
 class Checkpoint:
     """The safetensors weights of a folder, opened lazily; use as a context manager.
 
-    Each tensor is taken by name and shape; `unused()` lists what was never taken.
+    Each tensor is taken by name and shape; `check_used` finds what was never taken.
     """
 
     has_merged_experts = False
@@ -196,13 +193,18 @@ class Checkpoint:
         """Copy one tensor to a place of its shape, in the place's dtype. Raises CheckpointError as `take` does."""
         place.copy_(self.take(name, place.shape))
 
-    def ignore(self, prefixes: tuple[str, ...]) -> None:
-        """Count the tensors whose names start with one of the prefixes as used."""
-        self._taken.update(name for name in self._files if name.startswith(prefixes))
+    def check_used(self, left_alone: Collection[str], prefix: str = "") -> None:
+        """Raise CheckpointError where a tensor was never taken, other than those that may be left alone.
 
-    def unused(self) -> list[str]:
-        """Names of the tensors that were never taken."""
-        return sorted(set(self._files) - self._taken)
+        prefix: of the names that are looked at.
+        """
+        unused = [name for name in self.names if name.startswith(prefix) and name not in self._taken]
+        left = [name for name in unused if name not in left_alone]
+        if left:
+            raise CheckpointError(
+                f"{self.folder}: expected config.json to account for every tensor, found {len(left)} that it does not: "
+                f"{first_names(left)}"
+            )
 
     def _handle(self, path: Path) -> Any:
         if path not in self._open:
@@ -301,24 +303,6 @@ def no_weights(folder: Path) -> str:
         f"because loading a pickle runs code; convert them where you trust them: "
         f'safetensors.torch.save_file(torch.load("{pickled[0]}", weights_only=True), "{SINGLE}")'
     )
-
-
-def report_unused(source: object, unused: list[str], run_prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Warn about unused tensors, and return their names.
-
-    run_prefixes: prefixes of the parts that are run; a tensor of theirs left over (a bias, another norm) means that
-    the model computes something else: CheckpointError. Rotary tables of old checkpoints are computed, not read.
-    """
-    kept = [name for name in unused if not name.endswith("rotary_emb.inv_freq")]
-    needed = [name for name in kept if name.startswith(run_prefixes)]
-    if needed:
-        raise CheckpointError(
-            f"{source}: expected config.json to account for every tensor of the layers that run, found "
-            f"{len(needed)} that it does not: {first_names(needed)}"
-        )
-    if kept:
-        warnings.warn(f"{source}: {len(kept)} tensors are not used: {first_names(kept)}", stacklevel=3)
-    return tuple(kept)
 
 
 def first_names(names: list[str], num_shown: int = 6) -> str:

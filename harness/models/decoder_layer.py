@@ -7,8 +7,6 @@ know checkpoints.
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Collection
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -119,14 +117,11 @@ WRITTEN_FIELDS = (
     "pad_token_id",
 )
 
-OLDER_NAMES = {"rope_scaling", "rope_theta", "torch_dtype"}
-"""Names in older files of fields that configuration classes keep under another one."""
-
 
 def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
     """The classes for a configuration; `source` names its file in errors.
 
-    Raises ValueError for a model type, RoPE, attention pattern or quantization that is not supported.
+    Raises ValueError for a model type, RoPE or attention pattern that is not supported.
     """
     if config.model_type not in MODEL_TYPES:
         raise ValueError(
@@ -143,16 +138,14 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
     patterns = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if patterns:
         raise ValueError(f"{source}: expected full attention in every layer, found {', '.join(sorted(patterns))}")
-    if getattr(config, "quantization_config", None):
-        raise ValueError(f"{source}: expected plain weights, found a quantization_config; dequantize the checkpoint")
     return classes_of(config.model_type)
 
 
 def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False) -> PreTrainedConfig:
     """The configuration of a drafter's layers from the fields of its file; no model_type means llama.
 
-    is_stack: whether there may be more than one. Raises ValueError when such layers do not run; warns about unused
-    fields.
+    is_stack: whether there may be more than one. Raises ValueError when such layers do not run; fields that their
+    configuration does not know are accounted for by harness.models.accounting.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{source}: expected the sizes of its layers as an object, found {data!r}")
@@ -165,7 +158,6 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
     with configured_by(source):
         config = config_class(model_type).from_dict(fields)
-    warn_of_unknown(fields, _layer_field_names(config), source)
     if config.num_hidden_layers < 1 or (config.num_hidden_layers > 1 and not is_stack):
         wanted = "1 or more" if is_stack else "1"
         raise ValueError(f"{source}: expected num_hidden_layers {wanted}, found {config.num_hidden_layers}")
@@ -183,18 +175,6 @@ def resized(config: PreTrainedConfig, num_rows: int) -> PreTrainedConfig:
     # an embedding takes no padding token beyond its rows
     changed.pad_token_id = padding if padding is not None and padding < num_rows else None
     return changed
-
-
-def _layer_field_names(config: PreTrainedConfig) -> set[str]:
-    """The fields that a configuration's class knows, under the names of old files and new ones."""
-    return set(type(config)().to_dict()) | OLDER_NAMES
-
-
-def warn_of_unknown(fields: dict[str, Any], known: Collection[str], source: object) -> None:
-    """Warn about fields that are not known; null asks for nothing."""
-    unknown = sorted(name for name, value in fields.items() if value is not None and name not in known)
-    if unknown:
-        warnings.warn(f"{source}: fields that this version does not know: {', '.join(unknown)}", stacklevel=3)
 
 
 def infer_dense_layers(config: PreTrainedConfig, fields: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
 from harness.models.cost import Cost, ModelCost
 from harness.models.decoder_layer import View, layer_types, with_slots
 from harness.models.dflash_config import DFlashConfig
@@ -32,11 +33,9 @@ from harness.models.head import Head
 from harness.models.layer_forward import is_fused, linear, norm, run_layers
 from harness.models.llama_layers import turned
 from harness.models.meta import on_meta
-from harness.models.target import TargetModel, TargetOutput
+from harness.models.target import OUTPUT, TargetModel, TargetOutput, check_copy
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
-
-OUTPUT = "lm_head.weight"
 
 
 class DFlashHead(Head):
@@ -124,14 +123,18 @@ class DFlashHead(Head):
         return run_layers(self.decoder_layers, self.norm, self.rotary, self.embed(token_ids), positions, view).normed
 
 
-def load_dflash(path: str | Path, target: TargetModel, *, revision: str | None = None) -> DFlashHead:
+def load_dflash(
+    path: str | Path, target: TargetModel, *, revision: str | None = None, accepted: Accepted = OF_DRAFTER
+) -> DFlashHead:
     """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""
     folder = checkpoint_folder(path, revision)
-    source = folder / "config.json"
-    config = DFlashConfig.from_dict(read_json(source), target, source)
-    num_rows = config.layer.vocab_size
-    assumed = check_head_vocabulary(num_rows, folder, target, source)
+    source = folder / CONFIG
+    fields = read_json(source)
     with Checkpoint(folder) as checkpoint:
+        account = head_account("dflash", folder, fields, accepted, checkpoint.names)
+        config = DFlashConfig.from_dict(account.fields, target, source)
+        settled, num_rows = account.settled(), config.layer.vocab_size
+        assumed = check_head_vocabulary(num_rows, folder, target, source)
         vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)
         size, ids = vocabulary.size, vocabulary.token_ids
         if OUTPUT in checkpoint:
@@ -147,27 +150,12 @@ def load_dflash(path: str | Path, target: TargetModel, *, revision: str | None =
         with on_meta(target.device):
             head = DFlashHead(config.of_vocabulary(target.vocab_size, size), target, draft_token_ids=ids)
         head.fill(checkpoint)
-        _check_embedding(checkpoint, target, num_rows)
-        checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
-        unused = checkpoint.unused()
+        what = f"that of target {target.name}, which the head is run with"
+        check_copy(checkpoint, "embed_tokens.weight", target.embed_weight, what, num_rows)
+        checkpoint.check_used(settled.left_alone)
     head.path = folder
-    head.unused_keys = report_unused(folder, unused, ("layers.", "fc", "norm.", "hidden_norm.", "lm_head."))
     if config.draft_vocab_size == num_rows:
         are_drafted = not head.has_own_output
         assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, are_drafted=are_drafted, are_read=False))
-    head.assumptions += assumed
+    head.assumptions = (*settled.assumptions, *head.assumptions, *assumed)
     return head.eval().requires_grad_(False)
-
-
-def _check_embedding(checkpoint: Checkpoint, target: TargetModel, num_rows: int) -> None:
-    """Raise CheckpointError where a file's embedding is not the target's, which the head is run with."""
-    name = "embed_tokens.weight"
-    if name not in checkpoint:
-        return
-    weight = checkpoint.take(name, (num_rows, target.hidden_size)).to(target.device, target.dtype)
-    num_shared = min(num_rows, target.vocab_size)
-    if not weight.is_meta and not torch.equal(weight[:num_shared], target.embed_weight[:num_shared]):
-        raise CheckpointError(
-            f"{checkpoint.folder}: expected {name} to be that of target {target.name}, found another one; the head was "
-            f"made for another target"
-        )

@@ -7,27 +7,14 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
-from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized, warn_of_unknown
-from harness.models.eagle3_config import UNREAD_FIELDS, check_kind, stated_draft_vocab_size, stated_verifier
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
+from harness.models.eagle3_config import check_kind, stated_draft_vocab_size, stated_verifier
 from harness.models.target import TargetModel
 
 LAYER_TYPE = "qwen3"
 """Model type of its layers, whatever a file says of their sizes: all have norms of queries and keys."""
 ORIGINAL = "dflash_config"
 """Field that the original layout alone has."""
-_ORIGINAL_FIELDS = {"mask_token_id", "target_layer_ids", "block_size"}
-_READ_FIELDS = {
-    "transformer_layer_config",
-    "speculators_config",
-    "speculators_model_type",
-    "draft_vocab_size",
-    "block_size",
-    "target_hidden_size",
-    "aux_hidden_state_layer_ids",
-    "mask_token_id",
-    "sliding_window_non_causal",
-    "sample_from_anchor",
-}
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,6 @@ class DFlashConfig:
             raise ValueError(
                 f"{source}: expected a DFlash head with {ORIGINAL} or transformer_layer_config, found neither"
             )
-        warn_of_unknown(data, _READ_FIELDS | UNREAD_FIELDS, source)
         layer = _qwen3(data["transformer_layer_config"], source)
         if data.get("sample_from_anchor"):
             raise ValueError(
@@ -106,7 +92,6 @@ class DFlashConfig:
         own = data[ORIGINAL]
         if not isinstance(own, dict):
             raise ValueError(f"{source}: expected {ORIGINAL} as an object, found {own!r}")
-        warn_of_unknown(own, _ORIGINAL_FIELDS, f"{source}, {ORIGINAL}")
         fields = {key: value for key, value in data.items() if key not in {ORIGINAL, "block_size", "num_target_layers"}}
         layer = _qwen3(fields, source)
         num_layers = data.get("num_target_layers", target.num_layers)
@@ -182,8 +167,6 @@ def _qwen3(fields: dict[str, Any], source: object) -> PreTrainedConfig:
     config = layer_config(fields, source, is_stack=True)
     if config.model_type == LAYER_TYPE:
         return config
-    if fields.get("use_sliding_window"):
-        raise ValueError(f"{source}: expected full attention in every layer, found use_sliding_window true")
     same = {key: value for key, value in layer_fields(config).items() if key not in ("model_type", "mlp_bias")}
     return layer_config(same | {"model_type": LAYER_TYPE}, source, is_stack=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.models.accounting import OF_DRAFTER, Accepted
 from harness.models.decoder_layer import resized
 from harness.models.random_target import Architecture, random_model
 from harness.models.target import TargetModel, load_target, read_config
@@ -16,10 +17,9 @@ from harness.models.tokenizer import load_tokenizer
 from harness.models.vocabulary import check_vocabulary
 
 
-def load_draft_model(folder: Path, target: TargetModel) -> TargetModel:
+def load_draft_model(folder: Path, target: TargetModel, *, accepted: Accepted = OF_DRAFTER) -> TargetModel:
     """Load a frozen draft model for a target. Raises ValueError as load_target does, and for another vocabulary."""
-    source = folder / "config.json"
-    config, _ = read_config(source, trust_remote_code=False)
+    config, _, _ = read_config(folder, False, accepted, names=None)
     tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
     assumed = check_vocabulary(config.vocab_size, tokenizer, target, folder, is_model=True)
     model = load_target(
@@ -29,6 +29,7 @@ def load_draft_model(folder: Path, target: TargetModel) -> TargetModel:
         name=folder.name,
         tokenizer=tokenizer or target.tokenizer,
         most_ids=target.vocab_size,
+        accepted=accepted,
     )
     return _for_target(model, target, assumed)
 

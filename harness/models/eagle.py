@@ -16,7 +16,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json, report_unused
+from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json
 from harness.models.decoder_layer import (
     View,
     head_layer_config,
@@ -30,7 +31,7 @@ from harness.models.direct_layer import only
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import add_feed_forward, attend, join_embedded, project
 from harness.models.meta import on_meta
-from harness.models.target import TargetModel
+from harness.models.target import OUTPUT, TargetModel, check_copy
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
 from harness.models.zoo import zoo_path
@@ -101,21 +102,30 @@ class EagleHead(Head):
         return HeadOutput(states, states)
 
 
-def load_eagle(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> EagleHead:
+def load_eagle(
+    path: str | Path | None,
+    target: TargetModel,
+    *,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+) -> EagleHead:
     """Load a frozen EAGLE head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle") if path is None else checkpoint_folder(path, revision)
-    source = folder / "config.json"
-    config = EagleConfig.from_dict(read_json(source), source)
-    num_rows = config.layer.vocab_size
-    assumed = check_head_vocabulary(num_rows, folder, target, source)
-    config = config.of_vocabulary(target.vocab_size)
+    source = folder / CONFIG
+    fields = read_json(source)
     with Checkpoint(folder) as checkpoint:
+        account = head_account("eagle", folder, fields, accepted, checkpoint.names)
+        config = EagleConfig.from_dict(account.fields, source)
+        settled, num_rows = account.settled(), config.layer.vocab_size
+        assumed = check_head_vocabulary(num_rows, folder, target, source)
         embedding = stored_embedding(checkpoint, "embed_tokens.weight", target, target.hidden_size, num_rows)
         with on_meta(target.device):
-            head = EagleHead(config, target, own_embedding=embedding is not None)
+            head = EagleHead(config.of_vocabulary(target.vocab_size), target, own_embedding=embedding is not None)
         head.fill(checkpoint)
-        unused = checkpoint.unused()
-    head.path, head.unused_keys = folder, report_unused(folder, unused, ("layers.", "fc."))
+        what = f"that of target {target.name}, which the head is run with"
+        check_copy(checkpoint, OUTPUT, target.output_matrix, what, num_rows)
+        checkpoint.check_used(settled.left_alone)
     has_embedding = embedding is not None
-    head.assumptions += (*assumed, *missing_ids(num_rows, target.vocab_size, are_drafted=True, are_read=has_embedding))
+    assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, are_drafted=True, are_read=has_embedding))
+    head.path, head.assumptions = folder, (*settled.assumptions, *head.assumptions, *assumed)
     return head.eval().requires_grad_(False)

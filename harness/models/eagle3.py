@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json, report_unused
+from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
 from harness.models.decoder_layer import (
     View,
     layer_types,
@@ -25,7 +26,7 @@ from harness.models.decoder_layer import (
 )
 from harness.models.direct_layer import only
 from harness.models.draft_vocabulary import DraftVocabulary, is_in_order, read_vocabulary, register_vocabulary
-from harness.models.eagle3_config import Eagle3Config
+from harness.models.eagle3_config import Eagle3Config, check_kind
 from harness.models.head import Head, HeadOutput, stored_embedding
 from harness.models.layer_forward import (
     add_feed_forward,
@@ -159,18 +160,30 @@ def eagle3_layer(config: PreTrainedConfig) -> nn.Module:
 AnyEagle3Head = TypeVar("AnyEagle3Head", bound=Eagle3Head)
 
 
-def load_eagle3(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> Eagle3Head:
+def load_eagle3(
+    path: str | Path | None,
+    target: TargetModel,
+    *,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+) -> Eagle3Head:
     """Load a frozen EAGLE-3 head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle3") if path is None else checkpoint_folder(path, revision)
-    source = folder / "config.json"
-    return read_head(Eagle3Head, Eagle3Config.from_dict(read_json(source), target, source), folder, target)
+    return read_head(Eagle3Head, Eagle3Config, folder, target, accepted)
 
 
-def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, target: TargetModel) -> AnyEagle3Head:
+def read_head(
+    kind: type[AnyEagle3Head], config_kind: type[Eagle3Config], folder: Path, target: TargetModel, accepted: Accepted
+) -> AnyEagle3Head:
     """A frozen head with the weights of a folder, in either layout. Raises ValueError as load_target does."""
-    num_rows = config.layer.vocab_size
-    assumed = check_head_vocabulary(num_rows, folder, target, folder / "config.json")
+    source = folder / CONFIG
+    fields = read_json(source)
     with Checkpoint(folder) as checkpoint:
+        check_kind(fields, config_kind.kind, source)
+        account = head_account(config_kind.kind, folder, fields, accepted, checkpoint.names)
+        config = config_kind.from_dict(account.fields, target, source)
+        settled, num_rows = account.settled(), config.layer.vocab_size
+        assumed = check_head_vocabulary(num_rows, folder, target, source)
         embedding = stored_embedding(checkpoint, EMBEDDING, target, config.layer.hidden_size, num_rows)
         vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)
         own_output = OUTPUT in checkpoint
@@ -189,16 +202,11 @@ def read_head(kind: type[AnyEagle3Head], config: Eagle3Config, folder: Path, tar
             )
         original = any(name.startswith(ORIGINAL_LAYER_PREFIX) for name in checkpoint.names)
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
-        checkpoint.ignore(("verifier_norm.", "verifier_lm_head."))
-        unused = checkpoint.unused()
-    head.path, head.unused_keys = (
-        folder,
-        report_unused(folder, unused, ("layers.", ORIGINAL_LAYER_PREFIX, "fc", "norm.", "input_norm.", "lm_head.")),
-    )
+        checkpoint.check_used(settled.left_alone)
     if config.draft_vocab_size == num_rows:
         given = {"are_drafted": not own_output, "are_read": embedding is not None}
         assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, **given))
-    head.assumptions += assumed
+    head.path, head.assumptions = folder, (*settled.assumptions, *head.assumptions, *assumed)
     return head.eval().requires_grad_(False)
 
 

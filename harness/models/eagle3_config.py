@@ -8,37 +8,8 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedConfig
 
 from harness.models.assumptions import assumed_of_head
-from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized, warn_of_unknown
+from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
 from harness.models.target import TargetModel
-
-READ_FIELDS = {
-    "transformer_layer_config",
-    "speculators_config",
-    "speculators_model_type",
-    "draft_vocab_size",
-    "eagle_aux_hidden_state_layer_ids",
-    "eagle_config",
-    "target_hidden_size",
-    "norm_before_residual",
-    "norm_before_fc",
-    "fc_norm",
-    "norm_output",
-}
-UNREAD_FIELDS = {
-    "architectures",
-    "auto_map",
-    "dtype",
-    "embed_requires_grad",
-    "has_no_defaults_at_init",
-    "model_type",
-    "speculators_version",
-    "tie_word_embeddings",
-    "torch_dtype",
-    "transformers_version",
-}
-"""Fields of the speculators layout that do not change what the head computes."""
-NESTED_FIELDS = {"eagle_aux_hidden_state_layer_ids", "norm_before_fc", "use_aux_hidden_state"}
-"""Fields that some files of the original layout keep in `eagle_config`."""
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
@@ -178,9 +149,6 @@ def eagle3_fields(
     stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
     if nested.get("use_aux_hidden_state") is False:
         raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
-    if "transformer_layer_config" in data:
-        warn_of_unknown(data, READ_FIELDS | UNREAD_FIELDS, source)
-    warn_of_unknown(nested, NESTED_FIELDS, f"{source}, eagle_config")
     return {
         "layer": layer,
         "draft_vocab_size": stated_draft_vocab_size(data, layer, source),

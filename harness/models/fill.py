@@ -47,7 +47,6 @@ def fill(
             state[key] = layout.like(tensor, tensor.dtype if key in buffers else dtype)
             put_tensor(checkpoint, key, state[key])
     if tied:
-        checkpoint.ignore(("lm_head.weight",))
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     causal_lm.load_state_dict(state, assign=True)
     if tied:

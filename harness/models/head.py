@@ -52,8 +52,6 @@ class Head(nn.Module):
     """Layers of the target whose entering states make the features; () means the states after its final norm."""
     path: Path | None = None
     """Folder it was loaded from; None for a head made in memory."""
-    unused_keys: tuple[str, ...] = ()
-    """Unused tensors of the checkpoint."""
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
     assumptions: tuple[str, ...] = ()

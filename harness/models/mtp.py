@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Glm4MoeLiteConfig
 
+from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, mtp_account
 from harness.models.checkpoint import (
     SINGLE,
     Checkpoint,
@@ -32,7 +33,6 @@ from harness.models.checkpoint import (
     StoredRows,
     checkpoint_folder,
     read_json,
-    report_unused,
 )
 from harness.models.decoder_layer import (
     View,
@@ -135,16 +135,22 @@ class MtpHead(Head):
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
 
 
-def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | None = None) -> MtpHead:
+def load_mtp(
+    path: str | Path | None,
+    target: TargetModel,
+    *,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+) -> MtpHead:
     """Load the frozen MTP layer of a target; path None is the target's own folder, where it normally lies.
 
-    Of several layers the first is run, and the others are warned about.
+    Of several layers the first is run, which `assumptions` tell.
     Raises ValueError when config.json announces none (num_nextn_predict_layers) or its weights are missing.
     """
     folder = target.path if path is None else checkpoint_folder(path, revision)
     if folder is None:
         raise ValueError(f"target {target.name}: expected a target loaded from a folder, found one made in memory")
-    source = folder / "config.json"
+    source = folder / CONFIG
     fields = read_json(source)
     count = fields.get("num_nextn_predict_layers") or 0
     if count < 1:
@@ -165,6 +171,7 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
                 f"{folder}: expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, "
                 f"found none; the MTP layer was left out of this copy of the checkpoint"
             )
+        settled = mtp_account(folder, fields, accepted, checkpoint.names).settled()
         config = MtpConfig.for_target(
             target,
             own_head=f"{prefix}shared_head.head.weight" in checkpoint,
@@ -175,10 +182,8 @@ def load_mtp(path: str | Path | None, target: TargetModel, *, revision: str | No
         with on_meta(target.device):
             head = MtpHead(config, target)
         head.fill(checkpoint)
-        announced = tuple(f"model.layers.{index + number}." for number in range(count))
-        unused = [name for name in checkpoint.unused() if name.startswith(announced)]
-    head.path, head.unused_keys = folder, report_unused(folder, unused, (prefix,))
-    head.assumptions += assumed
+        checkpoint.check_used(settled.left_alone, prefix)
+    head.path, head.assumptions = folder, (*settled.assumptions, *assumed)
     return head.eval().requires_grad_(False)
 
 

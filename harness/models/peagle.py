@@ -22,8 +22,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from harness.models.accounting import OF_DRAFTER, Accepted
 from harness.models.assumptions import assumed_of_head
-from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder
 from harness.models.cost import ModelCost
 from harness.models.eagle3 import Eagle3Head, read_head
 from harness.models.eagle3_config import Eagle3Config, check_kind, eagle3_fields
@@ -120,8 +121,8 @@ class PEagleHead(Eagle3Head):
         super().fill(checkpoint, stored)
 
 
-def load_peagle(path: str | Path, target: TargetModel, *, revision: str | None = None) -> PEagleHead:
+def load_peagle(
+    path: str | Path, target: TargetModel, *, revision: str | None = None, accepted: Accepted = OF_DRAFTER
+) -> PEagleHead:
     """Load a frozen P-EAGLE head for a target. Raises ValueError as load_target does."""
-    folder = checkpoint_folder(path, revision)
-    source = folder / "config.json"
-    return read_head(PEagleHead, PEagleConfig.from_dict(read_json(source), target, source), folder, target)
+    return read_head(PEagleHead, PEagleConfig, checkpoint_folder(path, revision), target, accepted)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.checkpoint import read_json
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.dflash import DFlashHead
@@ -40,52 +41,59 @@ DFLASH_BLOCK_SIZE = 16
 SEED = "drafter"
 
 AnyHead = TypeVar("AnyHead", bound=Head)
-AnyEagle3Config = TypeVar("AnyEagle3Config", bound=Eagle3Config)
+AnyConfig = TypeVar("AnyConfig", Eagle3Config, PEagleConfig, DFlashConfig)
 
 
-def random_eagle(target: TargetModel, folder: Path | None = None) -> EagleHead:
+def random_eagle(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> EagleHead:
     """An EAGLE head without a bias. folder: whose config.json gives other sizes.
 
     Raises ValueError as load_eagle does, or, without a folder, for a target whose layers such heads are not made of.
     """
+    assumed: tuple[str, ...] = ()
     if folder is None:
         config = EagleConfig(_llama_layer(target), bias=False)
     else:
-        source = folder / "config.json"
-        config = EagleConfig.from_dict(read_json(source), source)
-        check_head_vocabulary(config.layer.vocab_size, None, target, source)
+        fields, assumed = _read("eagle", folder, accepted)
+        config = EagleConfig.from_dict(fields, folder / CONFIG)
+        check_head_vocabulary(config.layer.vocab_size, None, target, folder / CONFIG)
         config = config.of_vocabulary(target.vocab_size)
-    return _drawn(lambda owner: EagleHead(config, owner), target, config.to_dict())
+    return _drawn(lambda owner: EagleHead(config, owner), target, config.to_dict(), assumed)
 
 
-def random_eagle3(target: TargetModel, folder: Path | None = None) -> Eagle3Head:
+def random_eagle3(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> Eagle3Head:
     """An EAGLE-3 head over `default_aux_layers`, its draft vocabulary spread evenly over the target's.
 
     folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
     """
-    config = Eagle3Config(**_eagle3_sizes(target)) if folder is None else _read(Eagle3Config, folder, target)
-    return _drawn_eagle3(Eagle3Head, config, target)
+    assumed: tuple[str, ...] = ()
+    if folder is None:
+        config = Eagle3Config(**_eagle3_sizes(target))
+    else:
+        config, assumed = _read_config(Eagle3Config, folder, target, accepted)
+    return _drawn_eagle3(Eagle3Head, config, target, assumed)
 
 
-def random_peagle(target: TargetModel, folder: Path | None = None) -> PEagleHead:
+def random_peagle(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> PEagleHead:
     """A P-EAGLE head like `random_eagle3`'s, whose mask token is the last one of the target's vocabulary.
 
     folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
     """
+    assumed: tuple[str, ...] = ()
     if folder is None:
         sizes = _eagle3_sizes(target, NUM_PEAGLE_LAYERS)
         config = PEagleConfig(**sizes, mask_token_id=target.vocab_size - 1)
     else:
-        config = _read(PEagleConfig, folder, target)
-    return _drawn_eagle3(PEagleHead, config, target)
+        config, assumed = _read_config(PEagleConfig, folder, target, accepted)
+    return _drawn_eagle3(PEagleHead, config, target, assumed)
 
 
-def random_dflash(target: TargetModel, folder: Path | None = None) -> DFlashHead:
+def random_dflash(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> DFlashHead:
     """A DFlash head that drafts all tokens, whose mask token is the last one of the target's vocabulary.
 
     The layers that make its context are spread evenly between the second and the last but three, as in the original
     code. folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
     """
+    assumed: tuple[str, ...] = ()
     if folder is None:
         config = DFlashConfig.for_target(
             target,
@@ -95,15 +103,12 @@ def random_dflash(target: TargetModel, folder: Path | None = None) -> DFlashHead
             num_hidden_layers=NUM_DFLASH_LAYERS,
         )
     else:
-        source = folder / "config.json"
-        config = DFlashConfig.from_dict(read_json(source), target, source)
-        check_head_vocabulary(config.layer.vocab_size, None, target, source)
-        config = config.of_vocabulary(target.vocab_size, _num_drafted(config, target))
+        config, assumed = _read_config(DFlashConfig, folder, target, accepted)
     size, ids = config.draft_vocab_size, None
     if size < target.vocab_size:
         ids = spread_ids(size, target.vocab_size)
     make = partial(DFlashHead, config, draft_token_ids=ids)
-    return _drawn(make, target, config.to_dict(), config.layer.num_hidden_layers)
+    return _drawn(make, target, config.to_dict(), assumed, config.layer.num_hidden_layers)
 
 
 def spread_layers(number: int, num_layers: int) -> tuple[int, ...]:
@@ -125,25 +130,35 @@ def _eagle3_sizes(target: TargetModel, num_layers: int = 1) -> dict[str, Any]:
     }
 
 
-def _read(kind: type[AnyEagle3Config], folder: Path, target: TargetModel) -> AnyEagle3Config:
-    source = folder / "config.json"
-    config = kind.from_dict(read_json(source), target, source)
-    check_head_vocabulary(config.layer.vocab_size, None, target, source)
-    return config.of_vocabulary(target.vocab_size, _num_drafted(config, target))
-
-
 def _num_drafted(config: Eagle3Config | DFlashConfig, target: TargetModel) -> int:
     """Draft tokens of a file: all of the target's where they are all of the file's."""
     is_all = config.draft_vocab_size == config.layer.vocab_size
     return target.vocab_size if is_all else min(config.draft_vocab_size, target.vocab_size)
 
 
-def _drawn_eagle3(kind: Callable[..., AnyHead], config: Eagle3Config, target: TargetModel) -> AnyHead:
+def _read(kind: str, folder: Path, accepted: Accepted) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields of a folder's config.json, and what is assumed of them; its tensors are not read."""
+    account = head_account(kind, folder, read_json(folder / CONFIG), accepted, ())
+    return account.fields, account.settled().assumptions
+
+
+def _read_config(
+    kind: type[AnyConfig], folder: Path, target: TargetModel, accepted: Accepted
+) -> tuple[AnyConfig, tuple[str, ...]]:
+    fields, assumed = _read(kind.kind, folder, accepted)
+    config = kind.from_dict(fields, target, folder / CONFIG)
+    check_head_vocabulary(config.layer.vocab_size, None, target, folder / CONFIG)
+    return config.of_vocabulary(target.vocab_size, _num_drafted(config, target)), assumed
+
+
+def _drawn_eagle3(
+    kind: Callable[..., AnyHead], config: Eagle3Config, target: TargetModel, assumed: tuple[str, ...]
+) -> AnyHead:
     """A head of the EAGLE-3 layouts, with an embedding of its own where it needs one."""
     own_embedding = config.layer.hidden_size != target.hidden_size
     ids = spread_ids(config.draft_vocab_size, target.vocab_size)
     make = partial(kind, config, draft_token_ids=ids, own_embedding=own_embedding)
-    return _drawn(make, target, config.to_dict(), config.layer.num_hidden_layers)
+    return _drawn(make, target, config.to_dict(), assumed, config.layer.num_hidden_layers)
 
 
 def random_mtp(target: TargetModel) -> MtpHead:
@@ -175,11 +190,16 @@ def _llama_layer(target: TargetModel, num_layers: int = 1) -> PreTrainedConfig:
 
 
 def _drawn(
-    make: Callable[[TargetModel], AnyHead], target: TargetModel, fields: dict[str, Any], num_layers: int = 1
+    make: Callable[[TargetModel], AnyHead],
+    target: TargetModel,
+    fields: dict[str, Any],
+    assumed: tuple[str, ...] = (),
+    num_layers: int = 1,
 ) -> AnyHead:
     """A frozen head made for a target, where the target is, and drawn."""
     with made_on(target.device, target.dtype):
         head = make(target)
     head.fill(RandomWeights(SEED, num_layers, device=target.device, dtype=target.dtype))
+    head.assumptions = (*assumed, *head.assumptions)
     head.random_fingerprint = random_fingerprint(SEED, {"kind": type(head).__name__} | fields)
     return head.eval().requires_grad_(False)

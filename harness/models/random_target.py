@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedConfig
 
+from harness.models.accounting import CONFIG, OF_TARGET, Accepted
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder, configured_by
 from harness.models.decoder_layer import config_class, infer_dense_layers, layer_types
 from harness.models.fill import fill
@@ -33,14 +34,21 @@ class Architecture(NamedTuple):
     source: Path
     folder: Path | None
     """Where the file lies beside others of a checkpoint; None for a named shape."""
+    assumptions: tuple[str, ...] = ()
+    """What it does not say and was taken."""
 
 
 def architecture(
-    path: str | Path | None, shape: str | None, *, revision: str | None = None, trust_remote_code: bool = False
+    path: str | Path | None,
+    shape: str | None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    accepted: Accepted = OF_TARGET,
 ) -> Architecture:
     """The architecture of a named shape or, without one, of a folder or Hugging Face id.
 
-    Raises ValueError when there is no such shape or no config.json.
+    Raises ValueError when there is no such shape or no config.json, or a field is not accounted for.
     """
     if shape is not None:
         fields = read_shape(shape).config
@@ -50,8 +58,8 @@ def architecture(
         return Architecture(config, fields, SHAPES / f"{shape}.json", None)
     assert path is not None, "sizes come from a shape or from a path"
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
-    source = folder / "config.json"
-    return Architecture(*read_config(source, trust_remote_code), source, folder)
+    config, fields, settled = read_config(folder, trust_remote_code, accepted)
+    return Architecture(config, fields, folder / CONFIG, folder, settled.assumptions)
 
 
 def random_target(
@@ -64,6 +72,7 @@ def random_target(
     trust_remote_code: bool = False,
     name: str = "zoo",
     in_fp8: bool = False,
+    accepted: Accepted = OF_TARGET,
 ) -> TargetModel:
     """A target with frozen random weights, the same at every call.
 
@@ -74,7 +83,7 @@ def random_target(
     Raises ValueError when the model type is not supported.
     """
     source_path = zoo_path("target", with_weights=False) if path is None and shape is None else path
-    given = architecture(source_path, shape, revision=revision, trust_remote_code=trust_remote_code)
+    given = architecture(source_path, shape, revision=revision, trust_remote_code=trust_remote_code, accepted=accepted)
     own = given.folder if given.folder is not None and has_tokenizer(given.folder) else None
     folder = zoo_path("target", with_weights=False) if own is None else own
     tokenizer = load_tokenizer(folder, trust_remote_code)
@@ -109,6 +118,9 @@ def random_model(
     """
     config = given.config
     types = layer_types(config, given.source)
+    assumptions = given.assumptions
+    if dtype is None and not isinstance(config.dtype, torch.dtype):
+        assumptions = (*assumptions, f"{given.source.name} does not state dtype, and bfloat16 is taken")
     if dtype is None:
         dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
     with configured_by(given.source), made_on_meta():
@@ -117,7 +129,7 @@ def random_model(
     weights = RandomWeights(role, config.num_hidden_layers, device=device, dtype=dtype, tied=tied)
     fill(causal_lm, weights, device, dtype, in_fp8)
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
-    return TargetModel(
+    model = TargetModel(
         causal_lm.eval().requires_grad_(False),
         tokenizer,
         name=name,
@@ -125,3 +137,5 @@ def random_model(
         tokenizer_stands_in=tokenizer_stands_in,
         random_fingerprint=random_fingerprint(role, identity),
     )
+    model.assumptions = assumptions
+    return model

@@ -75,9 +75,6 @@ class RandomWeights:
             generator = torch.Generator(place.device).manual_seed(_seed_of(self._seed, name))
             place.normal_(0, deviation(name, place.shape, self._num_layers, self._tied), generator=generator)
 
-    def ignore(self, prefixes: tuple[str, ...]) -> None:
-        """Nothing is stored, so nothing is left over."""
-
 
 def is_norm(name: str) -> bool:
     """Whether a parameter is the scale of a norm."""

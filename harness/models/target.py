@@ -7,8 +7,7 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +15,20 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
+from harness.models.accounting import CONFIG, OF_TARGET, Accepted, Settled, model_account
 from harness.models.checkpoint import (
     Checkpoint,
+    CheckpointError,
     StoredRows,
     checkpoint_folder,
     configured_by,
     read_json,
-    report_unused,
 )
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import (
     View,
     cache_shape,
+    config_class,
     infer_dense_layers,
     layer_types,
     resized,
@@ -43,12 +44,12 @@ from harness.models.fused.routing import MAX_TOKENS
 from harness.models.fused.tilings import FP8_MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import embedded, linear, run_layers
-from harness.models.llama_config import own_config_class
 from harness.models.meta import made_on_meta
 from harness.models.slot_cache import SlotCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
 
+OUTPUT = "lm_head.weight"
 WIDENED_NOTE = (
     "weights of 8 bits are widened before products, which takes longer than wider weights: before all where layers run "
     "unfused, else before those of sizes that have no kernel on this device"
@@ -91,8 +92,6 @@ class TargetModel:
         self.tokenizer = tokenizer
         self.name = name
         self.path = None if path is None else Path(path)
-        self.unused_keys: tuple[str, ...] = ()
-        """Unused tensors of the checkpoint."""
         self.assumptions: tuple[str, ...] = ()
         """What its files do not say and was taken, or what the user vouched for; one sentence each."""
         self.reads_unknown_ids = False
@@ -251,20 +250,38 @@ def new_cache(
     return SlotCache(num_layers, num_slots, capacity, num_heads, key_dim, dtype, device, value_dim, table, stored_dtype)
 
 
-def read_config(source: Path, trust_remote_code: bool) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """The configuration of a config.json, and its fields as they are written.
+class ReadConfig(NamedTuple):
+    """The config.json of a folder."""
 
-    Raises ValueError when there is none, or transformers makes no configuration of it.
+    config: PreTrainedConfig
+    fields: dict[str, Any]
+    """As the file has them, without those that the user vouches for."""
+    settled: Settled
+    """What all fields and tensors of the folder are."""
+
+
+def read_config(
+    folder: Path, trust_remote_code: bool, accepted: Accepted, names: Collection[str] | None = ()
+) -> ReadConfig:
+    """Read the config.json of a folder, and account for its files.
+
+    accepted: what the user vouches for. names: of the tensors, where they are read; None leaves them out of account.
+    Raises ValueError when there is none, a field or tensor is not computed, or transformers makes no configuration of
+    it.
     """
+    source = folder / CONFIG
     fields = read_json(source)
-    own = own_config_class(fields)
-    with configured_by(source):
-        if own is None:
-            config = AutoConfig.from_pretrained(source.parent, trust_remote_code=trust_remote_code)
-        else:
-            config = own.from_pretrained(source.parent)
+    if trust_remote_code and "auto_map" in fields:
+        with configured_by(source):
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+        stated = config.to_dict() | {"auto_map": fields["auto_map"]}
+        account = model_account(folder, stated, accepted, runs_code=True, names=names)
+    else:
+        account = model_account(folder, fields, accepted, names=names)
+        with configured_by(source):
+            config = config_class(fields["model_type"]).from_dict(dict(account.fields))
     infer_dense_layers(config, fields)
-    return config, fields
+    return ReadConfig(config, account.fields, account.settled())
 
 
 def load_target(
@@ -278,47 +295,51 @@ def load_target(
     in_fp8: bool = False,
     tokenizer: Any = None,
     most_ids: int | None = None,
+    accepted: Accepted = OF_TARGET,
 ) -> TargetModel:
     """Load a target, or a draft model, with frozen weights and its tokenizer.
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
     in_fp8: round the projections of the layers to 8 bits (harness.models.fp8_linear).
     tokenizer: None is the folder's own. most_ids: token ids that are kept; None keeps all.
+    accepted: fields and tensors of its files that the user vouches for.
     Raises ValueError when the model type is not supported, or not in 8 bits; when weights are missing, misshapen or
-    pickled; or when there is no tokenizer. Tensors that nothing uses are warned about (refused in a layer other than
-    MTP), except those of MTP layers that the configuration announces.
+    pickled; when a field or tensor is not accounted for (harness.models.accounting); or when there is no tokenizer.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
-    source = folder / "config.json"
-    config, _ = read_config(source, trust_remote_code)
-    num_stored = config.vocab_size
-    if most_ids is not None and most_ids < num_stored:
-        config = resized(config, most_ids)
-    types = layer_types(config, source)
-    if tokenizer is None:
-        tokenizer = load_tokenizer(folder, trust_remote_code)
-    with configured_by(source), made_on_meta():
-        causal_lm = types.causal_lm(config)
+    source = folder / CONFIG
     with Checkpoint(folder) as checkpoint:
+        config, _, settled = read_config(folder, trust_remote_code, accepted, checkpoint.names)
+        num_stored = config.vocab_size
+        if most_ids is not None and most_ids < num_stored:
+            config = resized(config, most_ids)
+        types = layer_types(config, source)
+        if tokenizer is None:
+            tokenizer = load_tokenizer(folder, trust_remote_code)
+        with configured_by(source), made_on_meta():
+            causal_lm = types.causal_lm(config)
         if config.vocab_size < num_stored:
-            for matrix in ("model.embed_tokens.weight", "lm_head.weight"):
+            for matrix in ("model.embed_tokens.weight", OUTPUT):
                 checkpoint.read_rows(matrix, StoredRows.of_ids(num_stored, config.vocab_size))
         fill(causal_lm, checkpoint, device, dtype, in_fp8)
-        checkpoint.ignore(mtp_prefixes(config))
-        unused = checkpoint.unused()
+        if config.tie_word_embeddings:
+            check_copy(checkpoint, OUTPUT, causal_lm.model.embed_tokens.weight, "its embedding, with which it is tied")
+        checkpoint.check_used(settled.left_alone)
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
-    target.unused_keys = report_unused(folder, unused, layer_prefixes(checkpoint.names))
+    target.assumptions = settled.assumptions
     return target
 
 
-def layer_prefixes(names: Sequence[str]) -> tuple[str, ...]:
-    """Prefixes of the layers among the tensors of a target, those of MTP left out: all of them must run."""
-    prefixes = {match[0] for name in names if (match := re.match(r"model\.layers\.\d+\.", name))}
-    return tuple(sorted(prefixes - {name.removesuffix("enorm.weight") for name in names}))
+def check_copy(checkpoint: Checkpoint, name: str, weight: Tensor, what: str, num_rows: int | None = None) -> None:
+    """Raise CheckpointError where a tensor that is stored although it need not be is another one than `weight`.
 
-
-def mtp_prefixes(config: PreTrainedConfig) -> tuple[str, ...]:
-    """Prefixes of the tensors of the MTP layers that a target's configuration announces."""
-    first, count = config.num_hidden_layers, getattr(config, "num_nextn_predict_layers", None) or 0
-    return tuple(f"model.layers.{index}." for index in range(first, first + count))
+    num_rows: of the file, if it is padded otherwise; rows that both have are compared.
+    """
+    if name not in checkpoint:
+        return
+    num_stored = weight.shape[0] if num_rows is None else num_rows
+    stored = checkpoint.take(name, (num_stored, *weight.shape[1:])).to(weight.device, weight.dtype)
+    num_shared = min(num_stored, weight.shape[0])
+    if not weight.is_meta and not torch.equal(stored[:num_shared], weight[:num_shared]):
+        raise CheckpointError(f"{checkpoint.folder}: expected {name} to be {what}, found another one")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from harness.drafters.registry import LoadedHead, load_head
+from harness.models.accounting import Accepted
 from harness.models.fp8_linear import FP8
 from harness.models.meta import META
 from harness.models.random_target import random_target
@@ -30,6 +31,7 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
         "trust_remote_code": config.trust_remote_code,
         "name": config.name,
         "in_fp8": in_fp8,
+        "accepted": Accepted("target", tuple(config.accept_unknown)),
     }
     if config.weights is Weights.random:
         return random_target(config.path, shape=config.shape, **given)

@@ -1,0 +1,268 @@
+"""Accounts for every field and tensor of a model's files: it is computed, has no effect here, or the cell is refused.
+
+What is neither, the user can vouch for (`accept_unknown`): it is left out, and the record says so. Loaders and the
+checks before a run ask the same functions; only names and JSON are read. The tables are `known_fields`,
+`known_head_fields` and `known_tensors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.models.checkpoint import CheckpointError, read_json
+from harness.models.known_fields import (
+    DEFAULTS,
+    GENERATION,
+    Fields,
+    Known,
+    Layout,
+    Unread,
+    model_layout,
+    tokenizer_layout,
+)
+from harness.models.known_head_fields import HEAD_LAYOUTS
+from harness.models.known_tensors import Tensors, head_tensors, model_tensors, mtp_tensors
+from harness.models.model_types import MODEL_TYPES
+from harness.records.strict_json import shown
+
+CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+_NUM_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What the user vouches for of the files of a model."""
+
+    section: str = "target"
+    """Of the settings: whose accept_unknown it is."""
+    names: tuple[str, ...] = ()
+
+    @property
+    def setting(self) -> str:
+        return f"{self.section}.accept_unknown"
+
+
+OF_TARGET, OF_DRAFTER = Accepted(), Accepted("drafter")
+
+
+class Settled(NamedTuple):
+    """What there is to know of a model's files once all of them are accounted for."""
+
+    assumptions: tuple[str, ...]
+    """What they do not say and is taken, what they ask for and is not done, and what the user vouches for."""
+    left_alone: frozenset[str]
+    """Tensors that the loader need not read."""
+
+
+def model_account(
+    folder: Path, fields: Fields, accepted: Accepted, *, runs_code: bool = False, names: Collection[str] | None = None
+) -> Account:
+    """The account of a target or draft model.
+
+    Args:
+        folder: with generation_config.json and tokenizer_config.json, if it has them.
+        fields: of config.json, or of the configuration that its own code made of it.
+        accepted: what the user vouches for.
+        runs_code: whether code that comes with it is run.
+        names: of its tensors; None where they are not known.
+
+    Raises:
+        CheckpointError: its type does not run, it is quantized, or sizes are missing.
+    """
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
+        may_become_one = fields.get("auto_map") and not runs_code
+        raise CheckpointError(
+            f"{folder / CONFIG}: expected model_type {' or '.join(MODEL_TYPES)}, found {shown(model_type)}, which this "
+            "version does not run"
+            + ("; its own code may make one of these of it: target.trust_remote_code=true" if may_become_one else "")
+        )
+    account = Account(folder, accepted, fields, model_layout(model_type, runs_code=runs_code))
+    account.take_defaults(CONFIG, account.fields, model_type)
+    if accepted.section == "target":
+        # a drafter's tokens are the target's, and so is how they are sampled
+        account.read_file(GENERATION_CONFIG, GENERATION)
+        account.read_file(TOKENIZER_CONFIG, tokenizer_layout(runs_code=runs_code))
+    if names is not None:
+        account.add(names, model_tensors(names, account.fields))
+    account.check_final()
+    return account
+
+
+def head_account(
+    kind: str, folder: Path, fields: Fields, accepted: Accepted, names: Collection[str] | None = None
+) -> Account:
+    """The account of a draft head of a kind that has a config.json of its own; see `model_account`."""
+    account = Account(folder, accepted, fields, HEAD_LAYOUTS[kind](fields))
+    layer = account.fields.get("transformer_layer_config", account.fields)
+    if isinstance(layer, Mapping):
+        # what is no object the loader refuses
+        place = CONFIG if layer is account.fields else f"transformer_layer_config of {CONFIG}"
+        account.take_defaults(place, layer, layer.get("model_type") or "llama")
+    if names is not None:
+        account.add(names, head_tensors(kind, names, account.fields))
+    account.check_final()
+    return account
+
+
+def mtp_account(folder: Path, fields: Fields, accepted: Accepted, names: Collection[str] | None = None) -> Account:
+    """The account of the tensors of the first MTP layer in the folder of a target, whose account has the fields."""
+    account, index = Account(folder, accepted, fields, {}), fields.get("num_hidden_layers")
+    if names is not None and isinstance(index, int):
+        account.add(names, mtp_tensors(names, index, fields))
+    count = fields.get("num_nextn_predict_layers")
+    if isinstance(count, int) and count > 1:
+        account.assume(f"of its {count} MTP layers the first is run, once for each draft token")
+    account.check_final()
+    return account
+
+
+class Account:
+    """Adds up what is not computed of the files of one model.
+
+    `fields` are those of config.json that are computed or have no effect.
+    """
+
+    def __init__(self, folder: Path, accepted: Accepted, fields: Fields, layout: Layout) -> None:
+        """layout: of config.json; empty where another account has its fields."""
+        self._folder = folder
+        self._accepted = accepted
+        self._unread: list[Unread] = []
+        self._names: set[str] = set()
+        self._missing: list[str] = []
+        self._assumptions: list[str] = []
+        self._harmless: frozenset[str] | None = None
+        self.fields = self._read(CONFIG, fields, layout) if layout else dict(fields)
+
+    def _read(self, file: str, fields: Fields, layout: Layout, prefix: str = "") -> dict[str, Any]:
+        """Account for the fields of an object."""
+        kept = {}
+        for name, value in fields.items():
+            known, full_name = layout.get(name), f"{prefix}{name}"
+            self._names.add(full_name)
+            if value is None or value in ({}, []):
+                # asks for nothing
+                kept[name] = value
+            elif known is None:
+                self._add(file, full_name, value, "which this version does not know", None)
+            elif known.layout is not None and isinstance(value, Mapping):
+                kept[name] = self._read(file, value, known.layout(value), f"{full_name}.")
+            elif known.is_computed is None or known.is_computed(value, fields):
+                kept[name] = value
+            elif known.is_told:
+                kept[name] = value
+                self.assume(f"{file} asks for {full_name} = {shown(value)}, which {known.note}")
+            else:
+                self._add(file, full_name, value, _what_it_changes(known), known.remedy)
+        return kept
+
+    def _add(self, file: str, name: str, value: Any, what: str, remedy: str | None) -> None:
+        self._unread.append(Unread(name, f"{name} = {shown(value)} in {file}, {what}", remedy))
+
+    def read_file(self, file: str, layout: Layout) -> None:
+        """Account for the fields of another file, where there is one."""
+        if (self._folder / file).is_file():
+            self._read(file, read_json(self._folder / file), layout)
+
+    def take_defaults(self, place: str, fields: Fields, model_type: str) -> None:
+        """Note what the configuration class fills in for fields that are not stated."""
+        # of a type that does not run the loader tells
+        for name, default in DEFAULTS.get(str(model_type), {}).items():
+            if any(_states(fields, name, other) for other in (name, *default.instead)):
+                continue
+            if default.value is None:
+                self._missing.append(name)
+            else:
+                self.assume(f"{place} does not state {name}, and {shown(default.value)} is taken")
+
+    def add(self, names: Collection[str], tensors: Tensors) -> None:
+        """Note tensors, and which of them nothing reads."""
+        self._names.update(names)
+        self._unread += tensors.unread
+        self._harmless = tensors.harmless
+
+    def assume(self, text: str) -> None:
+        """Note what is assumed, in one sentence without its end."""
+        self._assumptions.append(text)
+
+    def check_final(self) -> None:
+        """Raise CheckpointError for what nobody can vouch for."""
+        final = [item for item in self._unread if item.remedy is not None]
+        if final:
+            raise CheckpointError(f"{self._folder}: {_found(final)}; {final[0].remedy}")
+
+    def settled(self) -> Settled:
+        """What there is to know, once everything is noted.
+
+        Raises CheckpointError for what is neither computed nor vouched for, and for a name that is vouched for in vain.
+        """
+        if self._missing:
+            raise CheckpointError(
+                f"{self._folder / CONFIG}: expected {', '.join(self._missing)}, found none; the sizes of a model are "
+                "never guessed"
+            )
+        left = [item for item in self._unread if not any(_means(name, item.name) for name in self._accepted.names)]
+        if left:
+            asked = ",".join(item.name for item in left[:_NUM_SHOWN]) + (",..." if len(left) > _NUM_SHOWN else "")
+            raise CheckpointError(
+                f"{self._folder}: {_found(left)}; choose another checkpoint or, if you know that nothing here depends "
+                f"on it, '{self._accepted.setting}=[{asked}]'"
+            )
+        vouched = [text for name in self._accepted.names for text in self._vouched(name)]
+        left_alone = (self._harmless or frozenset()) | {item.name for item in self._unread}
+        return Settled((*self._assumptions, *vouched), left_alone)
+
+    def _vouched(self, name: str) -> list[str]:
+        """What the user vouches for by a name, as a sentence; none where tensors are not known and it may be one."""
+        items = [item for item in self._unread if _means(name, item.name)]
+        if items:
+            return [f"{_listed(items)}: left out, because {self._accepted.setting} vouches for it"]
+        if any(_means(name, other) for other in self._names):
+            raise CheckpointError(
+                f"{self._accepted.setting}: expected fields and tensors of {self._folder} that this version does not "
+                f"compute, found {name}, which it computes or which has no effect; leave it out"
+            )
+        if self._harmless is not None:
+            raise CheckpointError(
+                f"{self._accepted.setting}: expected names of fields and tensors in {self._folder}, found {name}, "
+                "which is none of them; leave it out"
+            )
+        return []
+
+
+def _what_it_changes(known: Known) -> str:
+    is_whole = known.remedy is not None or known.note.startswith("which ")
+    return known.note if is_whole else f"which would change {known.note}"
+
+
+def _states(fields: Fields, name: str, place: str) -> bool:
+    """Whether a field, or an object that may hold it, states a value."""
+    value = fields.get(place)
+    return value is not None if not isinstance(value, Mapping) else value.get(name) is not None
+
+
+def _means(pattern: str, name: str) -> bool:
+    """Whether what the user wrote means a field or tensor."""
+    if pattern.endswith("*") and len(pattern) > 1:
+        return name.startswith(pattern[:-1])
+    return name == pattern
+
+
+def _found(items: Sequence[Unread]) -> str:
+    return f"expected fields and tensors that this version computes, found {_listed(items)}"
+
+
+def _listed(items: Sequence[Unread]) -> str:
+    """Fields and tensors in words; many tensors that nothing reads in one."""
+    others = [item for item in items if item.text is not None]
+    texts = [item.text for item in others[:_NUM_SHOWN] if item.text is not None]
+    texts += [f"{len(others) - _NUM_SHOWN} more"] if len(others) > _NUM_SHOWN else []
+    tensors = [item.name for item in items if item.text is None]
+    if tensors:
+        rest = f" and {len(tensors) - _NUM_SHOWN} more" if len(tensors) > _NUM_SHOWN else ""
+        which = "a tensor that nothing reads" if len(tensors) == 1 else f"{len(tensors)} tensors that nothing reads"
+        texts.append(f"{which}: {', '.join(tensors[:_NUM_SHOWN])}{rest}")
+    return "; ".join(texts)

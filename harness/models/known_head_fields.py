@@ -1,0 +1,149 @@
+"""The part of the table of known fields that is for draft heads, in every layout; see `known_fields`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.models.known_fields import (
+    LAYER,
+    LAYERS,
+    OF_ANY_FILE,
+    Fields,
+    Known,
+    Layout,
+    ignored,
+    nested,
+    only,
+    used,
+)
+
+NOT_RUN = "this version does not run heads of that kind"
+
+
+def _of_another_kind(kind: str, *names: str) -> dict[str, Known]:
+    """Fields of a kind of head that this version does not run; 0 and false ask for nothing."""
+    known = Known(f"of a {kind} head", lambda value, _: value in (0, False), remedy=NOT_RUN)
+    return dict.fromkeys(names, known)
+
+
+OTHER_KINDS = {
+    "DSpark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
+               "confidence_head_alpha"),
+    "DFlash2": ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
+    "Domino": ("gru_hidden_dim", "pure_draft_prefix_len"),
+    "Medusa": ("medusa_num_heads", "medusa_num_layers"),
+}  # fmt: skip
+"""Kinds of head that this version does not run -> fields that only their files have."""
+_FIELDS_OF_OTHER_KINDS = {
+    name: known for kind, names in OTHER_KINDS.items() for name, known in _of_another_kind(kind, *names).items()
+}
+
+
+def other_kind(text: Any) -> str | None:
+    """The kind that does not run which a name of a class or of a method contains; None without one."""
+    return next((kind for kind in OTHER_KINDS if isinstance(text, str) and kind.lower() in text.lower()), None)
+
+
+def _is_no_other_kind(value: Any, fields: Fields) -> bool:
+    return not any(other_kind(text) for text in (value if isinstance(value, list) else [value]))
+
+
+def _stated_kind(*names: str) -> dict[str, Known]:
+    return dict.fromkeys(names, Known("another kind of head", _is_no_other_kind, remedy=NOT_RUN))
+
+
+_OF_ANY_HEAD = {
+    **_FIELDS_OF_OTHER_KINDS,
+    **_stated_kind("architectures", "projector_type"),
+    **ignored("a head is run by this program's code", "auto_map"),
+    **ignored("a sequence ends where the target says", "eos_token_id"),
+    **ignored("the output matrix is that of the file or of the target", "tie_word_embeddings"),
+    **ignored("names the target", "target_model_type", "target_model_name_or_path", "modal_type"),
+}
+
+
+def _layers_of_head(fields: Fields) -> Layout:
+    # of a type that does not run the loader tells
+    layers = LAYERS.get(str(fields.get("model_type") or "llama"), LAYERS["llama"])
+    return {**layers, **_OF_ANY_HEAD}
+
+
+_PROPOSAL = {
+    **ignored("K is drafting.num_speculative_tokens", "proposal_methods", "default_proposal_method"),
+    **_stated_kind("algorithm"),
+    **nested(
+        lambda fields: {
+            **used("name_or_path"),
+            **ignored("names the target", *(name for name in fields if name != "name_or_path")),
+        },
+        "verifier",
+    ),
+}
+_SPECULATORS = {
+    **OF_ANY_FILE,
+    **_OF_ANY_HEAD,
+    **used("speculators_model_type", "draft_vocab_size", "target_hidden_size"),
+    **nested(_layers_of_head, "transformer_layer_config"),
+    **nested(lambda fields: _PROPOSAL, "speculators_config"),
+    **ignored("says who wrote the file and for which tools", "model_type", "speculators_version"),
+}
+"""Of any file of the package speculators."""
+
+_EAGLE3 = {
+    **used("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids"),
+    **used("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
+    **only((False,), "a bias of fc", "bias"),
+}
+_NESTED_EAGLE3 = {
+    **used("eagle_aux_hidden_state_layer_ids", "norm_before_fc", "use_aux_hidden_state"),
+    **only((True,), "norms of the head", "use_input_layernorm_in_first_layer", "use_last_layernorm"),
+    **only((False,), "norms of the head", "use_mtp_layernorm"),
+    **only((True,), "the layers of the head", "next_layer_regular"),
+    **only((0, 1), "drafts of several tokens at once", "parallel_draft_step"),
+    **ignored("only where parallel_draft_step asks for several tokens", "parallel_draft_heads_num_layers"),
+}
+"""Of eagle_config, which Model-Optimizer and SpecForge write."""
+_PEAGLE = used("mask_token_id", "pard_token", "ptd_token_id", "parallel_drafting")
+
+
+def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
+    own = {**_EAGLE3, **more}
+    if "transformer_layer_config" in fields:
+        return {**_SPECULATORS, **own}
+    inner = nested(lambda fields: _NESTED_EAGLE3, "eagle_config")
+    return {**_layers_of_head(fields), **own, **inner, **used("speculators_model_type")}
+
+
+_NESTED_DFLASH = {
+    **_FIELDS_OF_OTHER_KINDS,
+    **_stated_kind("projector_type"),
+    **used("mask_token_id", "target_layer_ids", "block_size"),
+    **{name: LAYER[name] for name in ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")},
+    **only((False,), "which places of a block see which", "is_causal"),
+    **only((False,), "which token a place of a block drafts", "shift_label"),
+    **ignored("the numbers of heads say it", "attention_mode"),
+}
+"""Of dflash_config; the package dflash reads most of them beside it too."""
+_DFLASH = {
+    **used("block_size"),
+    **{name: _NESTED_DFLASH[name] for name in ("is_causal", "shift_label", "attention_mode")},
+}
+
+
+def _dflash_layout(fields: Fields) -> Layout:
+    if "dflash_config" not in fields and "transformer_layer_config" in fields:
+        own = used("aux_hidden_state_layer_ids", "mask_token_id", "sample_from_anchor")
+        windows = ignored("only in layers with windows, which are not run", "sliding_window_non_causal")
+        return {**_SPECULATORS, **_DFLASH, **own, **windows}
+    inner = nested(lambda fields: _NESTED_DFLASH, "dflash_config")
+    return {**_layers_of_head(fields), **_DFLASH, **inner, **used("num_target_layers", "speculators_model_type")}
+
+
+HEAD_LAYOUTS: Mapping[str, Callable[[Fields], Layout]] = {
+    "eagle": lambda fields: {**_layers_of_head(fields), **used("bias")},
+    "eagle3": lambda fields: _eagle3_layout(fields, {}),
+    "peagle": lambda fields: _eagle3_layout(fields, _PEAGLE),
+    "dflash": _dflash_layout,
+}
+"""Kind of drafter -> the table for its config.json, which may be of either layout."""
