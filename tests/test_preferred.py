@@ -1,5 +1,6 @@
 """Preferred checkpoints: taken where they lie in the Hub cache, target and drafter together, and else the zoo."""
 
+import json
 import socket
 
 import huggingface_hub.constants
@@ -17,7 +18,9 @@ from tests.synthetic_cells import analysed, config, simulated_cell
 EXPERIMENT = "experiment=pr35461_llama3_eagle"
 TARGET, DRAFTER = "meta-llama/Meta-Llama-3-8B-Instruct", "yuhuili/EAGLE-LLaMA3.1-Instruct-8B"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CONFIG = '{"model_type": "llama", "num_hidden_layers": 1, "num_nextn_predict_layers": 1}'
+SIZES = {"vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+HEAD = {"model_type": "llama", **SIZES}
+MODEL = HEAD | {"num_nextn_predict_layers": 1}
 TOKENIZER = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
 
 
@@ -43,9 +46,10 @@ def put(cache, name, *files):
     (repository / "refs" / "main").write_text(COMMIT)
     for file in files or ("config.json", "model.safetensors", *(() if is_head else ("tokenizer.json",))):
         if file.endswith(".safetensors"):
-            save_file({"x" if is_head else "model.layers.1.x": torch.zeros(1)}, folder / file)
+            save_file({"fc.weight" if is_head else "model.layers.1.enorm.weight": torch.zeros(1)}, folder / file)
         else:
-            (folder / file).write_text({"config.json": CONFIG, "tokenizer.json": TOKENIZER}.get(file, ""))
+            config = json.dumps(HEAD if is_head else MODEL)
+            (folder / file).write_text({"config.json": config, "tokenizer.json": TOKENIZER}.get(file, ""))
     return str(folder)
 
 

@@ -156,10 +156,14 @@ def _all_attend_to_all(types: Any, fields: Fields) -> bool:
     return isinstance(types, list) and set(types) <= {"full_attention"}
 
 
+_OF_CLASS = 4096
+"""Window that the configuration of Qwen3 takes where a file states none."""
+
+
 def _has_no_window(value: Any, fields: Fields) -> bool:
     """Whether windows that a file asks for reach no layer."""
-    if value is not True or fields.get("sliding_window") is None:
-        return value is False
+    if value is False or fields.get("sliding_window", _OF_CLASS) is None:
+        return True
     if fields.get("layer_types"):
         return _all_attend_to_all(fields["layer_types"], fields)
     first, count = fields.get("max_window_layers"), fields.get("num_hidden_layers")

@@ -50,7 +50,7 @@ def _is_no_other_kind(value: Any, fields: Fields) -> bool:
 
 
 def _stated_kind(*names: str) -> dict[str, Known]:
-    return dict.fromkeys(names, Known("another kind of head", _is_no_other_kind, remedy=NOT_RUN))
+    return dict.fromkeys(names, Known("which names another kind of head", _is_no_other_kind, remedy=NOT_RUN))
 
 
 _OF_ANY_HEAD = {
