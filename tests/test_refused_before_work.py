@@ -103,6 +103,22 @@ CHECKPOINTS = {
         ],
         "drafter: expected the tensors model.layers.3.* that num_nextn_predict_layers 1 announces, found ",
     ),
+    "target with a size that is none": (
+        lambda at: target(model(at, hidden_size="256")),
+        "target.path: {at}/target/config.json: expected hidden_size as a whole number of 1 or more, found '256'",
+    ),
+    "target with another width": (
+        lambda at: target(model(at, intermediate_size=1000)),
+        "target.path: {at}/target: expected model.layers.0.mlp.gate_proj.weight of shape [1000, 256], found [",
+    ),
+    "target with more layers": (
+        lambda at: target(model(at, num_hidden_layers=12, num_nextn_predict_layers=None)),
+        "target.path: {at}/target: expected a tensor model.layers.11.self_attn.q_proj.weight of shape [256, 256], ",
+    ),
+    "head for two states": (
+        lambda at: head("eagle3", model(at, "eagle3", eagle_aux_hidden_state_layer_ids=[2, 7])),
+        "drafter.path: {at}/eagle3: expected fc.weight of shape [256, 512], found [256, 768]; config.json and weights",
+    ),
     "head as target": (
         lambda at: target(ZOO / "eagle3"),
         f"target.path: expected a language model, found an EAGLE-3 head in {ZOO / 'eagle3'}; drafter=eagle3 runs it",

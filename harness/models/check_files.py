@@ -5,15 +5,16 @@ Needs no torch. What is no folder is the id of one, whose files are for the load
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.models.checkpoint import CheckpointError, read_json, stored_tensors
+from harness.models.checkpoint import CheckpointError, no_tensor, other_shape, read_json, stored_tensors
 from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
 from harness.models.model_types import MODEL_TYPES
 from harness.models.safetensors_header import StoredTensor
+from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer_files import check_tokenizer_files
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.schema import SettingsError
@@ -59,7 +60,7 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         elif drafter.kind is DrafterKind.draft_model:
             _check_language_model(folder, weights)
         else:
-            _check_kind(folder, drafter.kind.value, _fields(folder), _tensors(folder, weights))
+            _check_head(folder, drafter.kind.value, weights)
         check_tokenizer_files(folder, is_needed=False)
     except CheckpointError as error:
         raise SettingsError(f"{'drafter' if in_target else 'drafter.path'}: {error}") from error
@@ -94,7 +95,35 @@ def _check_language_model(folder: Path, weights: Weights) -> None:
             f"expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in {folder / CONFIG}; choose a "
             "model that this version runs"
         )
-    _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
+    _check_sizes(folder, fields)
+    tensors = _tensors(folder, weights)
+    _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
+    _check_shapes(folder, model_shapes(fields), tensors)
+
+
+def _check_head(folder: Path, kind: str, weights: Weights) -> None:
+    """Raise CheckpointError for anything but a draft head of a kind."""
+    fields, tensors = _fields(folder), _tensors(folder, weights)
+    _check_kind(folder, kind, fields, tensors)
+    _check_sizes(folder, fields)
+    _check_shapes(folder, head_shapes(kind, fields, tensors), tensors)
+
+
+def _check_sizes(folder: Path, fields: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where a size is none."""
+    nested = fields.get("transformer_layer_config")
+    wrong = wrong_size(fields) or (wrong_size(nested) if isinstance(nested, Mapping) else None)
+    if wrong is not None:
+        raise CheckpointError(f"{folder / CONFIG}: {wrong}")
+
+
+def _check_shapes(folder: Path, expected: Mapping[str, Sequence[int]], tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise CheckpointError where a tensor is missing or has another shape; nothing where no tensors are read."""
+    for name, shape in expected.items() if tensors else ():
+        if name not in tensors:
+            raise CheckpointError(no_tensor(folder, name, shape, sorted(tensors)))
+        if tensors[name].shape != tuple(shape):
+            raise CheckpointError(other_shape(folder, name, shape, tensors[name].shape))
 
 
 def _check_kind(folder: Path, wanted: str, fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
@@ -114,8 +143,10 @@ def _check_mtp(folder: Path, weights: Weights) -> None:
             f"{folder / CONFIG}; choose another drafter"
         )
     prefix, tensors = f"model.layers.{first}.", _tensors(folder, weights)
+    _check_sizes(folder, fields)
     if tensors and not any(name.startswith(prefix) for name in tensors):
         raise CheckpointError(
             f"expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, found none in {folder}; "
             "the MTP layer was left out of this copy of the checkpoint"
         )
+    _check_shapes(folder, mtp_shapes(fields), tensors)

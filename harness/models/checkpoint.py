@@ -175,16 +175,10 @@ class Checkpoint:
         if rows is not None:
             expected[0] = rows.num_stored
         if name not in self._files:
-            raise CheckpointError(
-                f"{self.folder}: expected a tensor {name} of shape {expected}, found none of that name among "
-                f"{len(self._files)} tensors ({', '.join(self.names[:4])}, ...)"
-            )
+            raise CheckpointError(no_tensor(self.folder, name, expected, self.names))
         path, found = self._files[name], self.shape_of(name)
         if found != expected:
-            raise CheckpointError(
-                f"{path}: expected {name} of shape {expected}, found {found}; "
-                f"config.json and weights do not belong together, or not to this target"
-            )
+            raise CheckpointError(other_shape(path, name, expected, found))
         self._taken.add(name)
         stored: Tensor = self._handle(path).get_tensor(name)
         return stored if rows is None else stored[rows.read]
@@ -266,6 +260,22 @@ def not_safetensors(path: Path, reason: Exception) -> str:
     return (
         f"{path}: expected a safetensors file, found {path.stat().st_size} bytes that are none ({reason}); fetch it "
         "again (a clone without Git LFS holds pointers in place of weights)"
+    )
+
+
+def no_tensor(folder: Path, name: str, expected: Sequence[int], names: Sequence[str]) -> str:
+    """What to say about a tensor that is missing among those of some names."""
+    return (
+        f"{folder}: expected a tensor {name} of shape {list(expected)}, found none of that name among {len(names)} "
+        f"tensors ({', '.join(names[:4])}, ...)"
+    )
+
+
+def other_shape(path: Path, name: str, expected: Sequence[int], found: Sequence[int]) -> str:
+    """What to say about a tensor of another shape than its configuration asks for."""
+    return (
+        f"{path}: expected {name} of shape {list(expected)}, found {list(found)}; config.json and weights do not "
+        "belong together, or not to this target"
     )
 
 

@@ -1,0 +1,167 @@
+"""The tensors that the files of dense models and of draft heads must have, with their shapes, by config.json alone.
+
+It is known from headers whether settings and weights belong together, before a weight is read. Needs no torch; the
+loaders take tensors by the shapes of their modules, and refuse what is missing here too. Experts and latent attention
+are left to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from harness.models.model_types import DENSE_TYPES
+from harness.models.safetensors_header import StoredTensor
+
+Shapes = dict[str, tuple[int, ...]]
+Fields = Mapping[str, Any]
+
+
+class _Sizes(NamedTuple):
+    """Of the layers of a file."""
+
+    hidden: int
+    intermediate: int
+    queries: int
+    """Width of all query heads."""
+    keys: int
+    head: int
+    vocab: int
+    num_layers: int
+
+
+def wrong_size(fields: Fields) -> str | None:
+    """A size that is no whole number of 1 or more, in words; None where all are, or are left out."""
+    for name in (*_NEEDED, "num_key_value_heads", "head_dim", "max_position_embeddings"):
+        value = fields.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            return f"expected {name} as a whole number of 1 or more, found {value!r}"
+    heads, groups = fields.get("num_attention_heads"), fields.get("num_key_value_heads")
+    if heads is not None and groups is not None and heads % groups:
+        return f"expected num_attention_heads as a multiple of num_key_value_heads {groups}, found {heads}"
+    return None
+
+
+def model_shapes(fields: Fields) -> Shapes:
+    """Of a target or draft model; none where its type is not dense, or a size is left out."""
+    sizes = _sizes(fields)
+    if sizes is None:
+        return {}
+    found = {"model.embed_tokens.weight": (sizes.vocab, sizes.hidden), "model.norm.weight": (sizes.hidden,)}
+    if not fields.get("tie_word_embeddings"):
+        found["lm_head.weight"] = (sizes.vocab, sizes.hidden)
+    for index in range(sizes.num_layers):
+        found |= dict(_layer(fields, sizes, f"model.layers.{index}."))
+    return found
+
+
+def mtp_shapes(fields: Fields) -> Shapes:
+    """Of the first MTP layer in the files of a target; none as of `model_shapes`."""
+    sizes = _sizes(fields)
+    if sizes is None:
+        return {}
+    prefix, hidden = f"model.layers.{sizes.num_layers}.", sizes.hidden
+    found = {f"{prefix}{name}.weight": (hidden,) for name in ("enorm", "hnorm", "shared_head.norm")}
+    return {**found, f"{prefix}eh_proj.weight": (hidden, 2 * hidden), **dict(_layer(fields, sizes, prefix))}
+
+
+def head_shapes(kind: str, fields: Fields, tensors: Mapping[str, StoredTensor]) -> Shapes:
+    """Of a draft head of a kind; none as of `model_shapes`.
+
+    Args:
+        kind: eagle, eagle3, peagle or dflash.
+        fields: of its config.json.
+        tensors: those that it has; some it may share with its target, or leave out.
+    """
+    nested = fields.get("transformer_layer_config")
+    layer = dict(nested) if isinstance(nested, Mapping) else {"model_type": "llama", **fields}
+    if kind == "dflash":
+        # whatever its file calls them
+        layer["model_type"] = "qwen3"
+    sizes, num_aux = _sizes(layer), _num_aux_layers(kind, fields)
+    if sizes is None or num_aux is None:
+        return {}
+    hidden, joins = sizes.hidden, kind in ("eagle3", "peagle")
+    joined = num_aux * ((fields.get("target_hidden_size") if joins else None) or hidden)
+    found: Shapes = {"fc.weight": (hidden, joined)}
+    first = "midlayer." if any(name.startswith("midlayer.") for name in tensors) else "layers.0."
+    for index in range(sizes.num_layers):
+        prefix = first if index == 0 else f"layers.{index}."
+        found |= dict(_layer(layer, sizes, prefix, inputs=2 * hidden if joins and index == 0 else hidden))
+    if kind == "eagle":
+        del found["layers.0.input_layernorm.weight"]
+        found |= {"fc.bias": (hidden,)} if fields.get("bias", True) else {}
+    else:
+        found["norm.weight"] = (hidden,)
+    if joins:
+        found[f"{first}hidden_norm.weight"] = (hidden,)
+    if kind == "dflash":
+        found["hidden_norm.weight"] = (hidden,)
+    own = {"embed_tokens.weight": (sizes.vocab, hidden)}
+    own["lm_head.weight"] = (fields.get("draft_vocab_size") or sizes.vocab, hidden)
+    return found | {name: shape for name, shape in own.items() if name in tensors and kind != "eagle"}
+
+
+_NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "num_hidden_layers")
+_OF_QWEN3 = {"num_key_value_heads": 32, "head_dim": 128}
+"""What its configuration takes for sizes that a file leaves out; a Llama has as many groups as heads, which share the
+hidden size."""
+
+
+def _num_aux_layers(kind: str, fields: Fields) -> int | None:
+    """Layers of the target whose states a head joins; None where its file does not say."""
+    if kind == "eagle":
+        return 2
+    own = fields.get("dflash_config") if kind == "dflash" else fields.get("eagle_config")
+    own = own if isinstance(own, Mapping) else {}
+    names = ("aux_hidden_state_layer_ids", "target_layer_ids") if kind == "dflash" else _AUX_LAYER_IDS
+    stated = next((ids for name in names if (ids := fields.get(name) or own.get(name))), None)
+    if stated is None and kind != "dflash":
+        return 3
+    return len(stated) if isinstance(stated, list) else None
+
+
+_AUX_LAYER_IDS = ("eagle_aux_hidden_state_layer_ids",)
+
+
+def _sizes(fields: Fields) -> _Sizes | None:
+    if fields.get("model_type") not in DENSE_TYPES or any(fields.get(name) is None for name in _NEEDED):
+        return None
+    hidden, heads = fields["hidden_size"], fields["num_attention_heads"]
+    others = (
+        _OF_QWEN3 if fields["model_type"] == "qwen3" else {"num_key_value_heads": heads, "head_dim": hidden // heads}
+    )
+    head, groups = (
+        others[name] if fields.get(name) is None else fields[name] for name in ("head_dim", "num_key_value_heads")
+    )
+    return _Sizes(
+        hidden,
+        fields["intermediate_size"],
+        heads * head,
+        groups * head,
+        head,
+        fields["vocab_size"],
+        fields["num_hidden_layers"],
+    )
+
+
+def _layer(
+    fields: Fields, sizes: _Sizes, prefix: str, inputs: int | None = None
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The tensors of a layer; `inputs` is the width of what its projections read, if it is not the hidden size."""
+    hidden, inputs = sizes.hidden, inputs or sizes.hidden
+    widths = {"q": sizes.queries, "k": sizes.keys, "v": sizes.keys}
+    projections = {f"self_attn.{name}_proj": (width, inputs) for name, width in widths.items()}
+    projections["self_attn.o_proj"] = (hidden, sizes.queries)
+    mlp = {f"mlp.{name}_proj": (sizes.intermediate, hidden) for name in ("gate", "up")}
+    mlp["mlp.down_proj"] = (hidden, sizes.intermediate)
+    has_mlp_bias = fields["model_type"] == "llama" and fields.get("mlp_bias")
+    for parts, has_bias in ((projections, fields.get("attention_bias")), (mlp, has_mlp_bias)):
+        for name, shape in parts.items():
+            yield f"{prefix}{name}.weight", shape
+            if has_bias:
+                yield f"{prefix}{name}.bias", shape[:1]
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        yield f"{prefix}{name}.weight", (hidden,)
+    for name in ("q_norm", "k_norm") if fields["model_type"] == "qwen3" else ():
+        yield f"{prefix}self_attn.{name}.weight", (sizes.head,)
