@@ -37,7 +37,12 @@ def test_what_was_assumed_of_a_head_is_told_wherever_its_cell_is_seen(head, tmp_
     assert {item.config["drafter"]["kind"]: item.assumptions for item in records} == {"none": (), "eagle3": (ASSUMED,)}
     told = f"- assumed: {ASSUMED} (eagle3 (silent) probabilistic, sampled drafts)"
     assert told in (folder / "report.md").read_text().splitlines()
-    assert f"assumed: {ASSUMED}." in (folder / "tables" / "summary.md").read_text()
+    summary = (folder / "tables" / "summary.md").read_text()
+    assert f"assumed: {ASSUMED}." in summary
+    # what is read of the target is told of every head, assumed or not
+    assert "eagle3 (silent) reads the states that enter layers 2, 5, 7 of the target, counted from 0." in summary
+    assert {item.config["drafter"]["kind"]: item.aux_layers for item in records} == {"none": (), "eagle3": (2, 5, 7)}
     frame = load_results(folder)
     assert dict(zip(frame["drafter"], frame["assumptions"], strict=True)) == {"none": "", "eagle3": ASSUMED}
+    assert dict(zip(frame["drafter"], frame["aux_layers"], strict=True)) == {"none": "", "eagle3": "2/5/7"}
     assert not frame["fallbacks"].str.contains("norm_before_residual").any()

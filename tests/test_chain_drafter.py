@@ -4,6 +4,7 @@ A mistake in positions, pairs, rollback or rows would not change the output's la
 losslessness test sees it, this one does.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,12 +27,19 @@ from harness.models.eagle3_config import Eagle3Config
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
+from harness.settings.models import Anchor
 from harness.settings.sampling import SamplingSettings
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.plain_layers import dflash_block
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
-DRAFTERS = {"draft_model": DraftModelDrafter, "peagle": ParallelDrafter, "dflash": BlockDrafter}
+FROM_ANCHOR = "dflash, drafts from the anchor on"
+DRAFTERS = {
+    "draft_model": DraftModelDrafter,
+    "peagle": ParallelDrafter,
+    "dflash": BlockDrafter,
+    FROM_ANCHOR: BlockDrafter,
+}
 
 
 def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
@@ -66,9 +74,11 @@ def make_head(kind: str, target: TargetModel):
         head = PEagleHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
         torch.nn.init.normal_(head.mask_hidden)
         return head
-    if kind == "dflash":
+    if kind in ("dflash", FROM_ANCHOR):
         given = {"draft_vocab_size": 20, "block_size": 4, "mask_token_id": 7, "num_hidden_layers": 2, "head_dim": 8}
         config = DFlashConfig.for_target(target, aux_layers=(0, 1, 2), **given)
+        if kind == FROM_ANCHOR:
+            config = replace(config, anchor=Anchor.first, block_size=NUM_DRAFTS)
         head = DFlashHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
         torch.nn.init.normal_(head.lm_head.weight)
         return head
@@ -85,11 +95,13 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
             tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
         return tokens[0, len(sequence) :].tolist()
     positions = torch.arange(len(sequence) - 1)[None]
-    if kind == "dflash":
+    if kind in ("dflash", FROM_ANCHOR):
         states = target.forward(tokens[:, :-1], positions, None, head.aux_layers).aux
-        block = [sequence[-1], *[head.config.mask_token_id] * num_drafts]
+        # each place predicts its own token, or the one after it
+        is_shifted = kind == FROM_ANCHOR
+        block = [sequence[-1], *[head.config.mask_token_id] * (num_drafts - is_shifted)]
         logits = dflash_block(torch.cat(states, dim=-1)[0], torch.tensor(block), head, target.embed_weight)
-        return head.draft_to_target[logits[1:].argmax(-1)].tolist()
+        return head.draft_to_target[logits[1 - is_shifted :].argmax(-1)].tolist()
     features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
     if kind == "peagle":
         # each row for itself, from no more masked pairs than it needs
@@ -111,7 +123,7 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
 
 
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", FROM_ANCHOR, "draft_model"])
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import CheckpointError
 from harness.models.eagle3 import load_eagle3
-from harness.models.eagle3_config import default_aux_layers
 from harness.models.head import save_head
 from tests.eagle3_heads import AUX_LAYERS, DRAFT_IDS, KEYS, make_head
 from tests.tiny_models import NUM_LAYERS, VOCAB_SIZE, edit_config, edit_weights, random_target, word_tokenizer

@@ -76,6 +76,14 @@ def test_what_the_user_vouches_for_is_part_of_a_cell_where_its_files_are_read(se
     assert cell_id(cell(f"drafter.kind=eagle3 {accepted}")) == cell_id(cell("drafter.kind=eagle3"))
 
 
+@pytest.mark.parametrize("said", ["aux_layers=[1,4,6]", "anchor=first"])
+def test_what_the_user_says_of_a_head_is_part_of_a_cell_that_reads_it(said):
+    """Would catch a record of other states, or of drafts that begin elsewhere, that stands for the cell."""
+    plain = "drafter.kind=dflash drafter.path=owner/head"
+    assert cell_id(cell(f"{plain} drafter.{said}")) != cell_id(cell(plain))
+    assert cell_id(cell(f"drafter.kind=mtp drafter.{said}")) == cell_id(cell("drafter.kind=mtp"))
+
+
 def test_a_cache_of_the_drafters_own_type_is_no_other_cell():
     own = cell("drafter.kind=eagle3 backend.dtype=bfloat16")
     named = replace(own, drafting=DraftingConfig(cache_dtype=CacheDtype.bfloat16))

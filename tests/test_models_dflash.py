@@ -113,6 +113,8 @@ def test_the_original_layout_is_read(tmp_path, target):
     write_original(tmp_path, head)
     loaded = load_quietly(tmp_path, target)
     assert torch.equal(run(loaded), expected) and loaded.aux_layers == AUX_LAYERS
+    told = "its file does not say where in a block its drafts begin, and drafter.anchor=mask is taken"
+    assert loaded.assumptions == (told,)
     edit_config(tmp_path, dflash_config={"mask_token_id": MASK_TOKEN_ID, "target_layer_ids": list(AUX_LAYERS)})
     assert not torch.allclose(run(load_dflash(tmp_path, target)), expected, atol=1e-2)
 
@@ -140,7 +142,7 @@ def test_target_layer_ids_are_those_of_layers_whose_output_is_read(tmp_path, tar
         ({"aux_hidden_state_layer_ids": ["1"]}, r"expected aux_hidden_state_layer_ids as a list .* found \['1'\]"),
         ({"aux_hidden_state_layer_ids": [1, 2, 7]}, r"different layers from 0 to 6, .* found \[1, 2, 7\]"),
         ({"aux_hidden_state_layer_ids": [1, 2, 2]}, r"different layers from 0 to 6, .* found \[1, 2, 2\]"),
-        ({"sample_from_anchor": True}, "drafts at masked places alone, found sample_from_anchor true"),
+        ({"sample_from_anchor": "yes"}, "expected sample_from_anchor as true or false, found 'yes'"),
         ({"target_hidden_size": "24"}, "expected target_hidden_size 24, its own, found '24'"),
         ({"draft_vocab_size": 9.0}, r"draft_vocab_size as a whole number of 1 or more, found 9\.0"),
         ({"draft_vocab_size": -1}, "draft_vocab_size as a whole number of 1 or more, found -1"),
@@ -158,7 +160,7 @@ def test_a_config_that_does_not_fit_is_refused(folder, target, fields, message):
 @pytest.mark.parametrize("name", ["block_size", "mask_token_id", "aux_hidden_state_layer_ids"])
 def test_a_config_without_a_field_that_it_needs_is_refused(folder, target, name):
     edit_config(folder, drop=(name,))
-    assert_refused_in_one_line(folder, target, f"expected {name} as .*, found None")
+    assert_refused_in_one_line(folder, target, f"expected {name} as .*, found [Nn]one")
 
 
 def test_a_config_of_neither_layout_is_refused(folder, target):
@@ -172,8 +174,8 @@ def test_a_config_of_neither_layout_is_refused(folder, target):
         ({"block_size": None}, {}, "expected block_size as one number, found None"),
         ({"block_size": "5"}, {}, "expected block_size as one number, found '5'"),
         ({}, {"mask_token_id": None}, "expected mask_token_id as one number, found None"),
-        ({}, {"target_layer_ids": None}, "expected target_layer_ids as a list of layers, found None"),
-        ({}, {"target_layer_ids": [0, 1.0, 3]}, r"expected target_layer_ids as a list .* found \[0, 1\.0, 3\]"),
+        ({"architectures": ["Other"]}, {}, "expected sample_from_anchor or query_zero_predicts_next"),
+        ({}, {"target_layer_ids": [0, 1.0, 3]}, r"dflash_config\.target_layer_ids as a list .* found \[0, 1\.0, 3\]"),
         ({}, {"target_layer_ids": [0, 1, 6]}, "different layers from 0 to 6"),
         ({}, {"block_size": 4}, "expected one block_size, found 5, and 4 in dflash_config"),
         ({"num_target_layers": 36}, {}, "expected num_target_layers 7, those of target tiny, found 36"),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.eagle3 import Eagle3Config, Eagle3Head, load_eagle3
-from harness.models.eagle3_config import default_aux_layers
 from harness.models.head import save_head
 from tests.eagle3_heads import AUX_LAYERS, KEYS, assert_equals_plain, make_head, run
 from tests.tiny_models import VOCAB_SIZE, edit_weights, random_target

@@ -53,6 +53,10 @@ class Facts:
     """Everything so far that changed speed or results without being asked for."""
     assumptions: tuple[str, ...] = ()
     """What its models' files do not say and was taken, or what the user vouched for; one sentence each."""
+    aux_layers: tuple[int, ...] = ()
+    """Layers of the target whose entering states the drafter reads."""
+    drafter_positions: int = 0
+    """Positions that the drafter's file names; 0 where it names none."""
     knowledge: Knowledge = Knowledge.rounds
     """How much its records say about drafts."""
     sampling_core: str | None = None

@@ -1,9 +1,9 @@
 """A block drafter: one forward of a DFlash head fills a block of masked places, which gives all draft rows.
 
 `extend` writes the keys and values of the tokens that the target has read, whose states the head projects. `propose`
-reads the last token, which the target has not read, and K masked places behind it, all in one forward before the first
-draft token is drawn. They lie in the cache as the nodes of a tree do that all see each other; the next `extend` and
-`propose` overwrite them.
+reads the last token, which the target has not read, and the masked places behind it, all in one forward before the
+first draft token is drawn: K of them, or K - 1 of a head whose first place drafts too. They lie in the cache as the
+nodes of a tree do that all see each other; the next `extend` and `propose` overwrite them.
 
 Shapes: B rows, K draft tokens.
 """
@@ -33,11 +33,11 @@ class BlockDrafter(NetworkDrafter):
     def __init__(
         self, head: DFlashHead, draft_sampling: DraftSampling, shape: DrafterShape, caching: Caching = AS_DRAFTED
     ) -> None:
-        most = head.config.block_size - 1
+        most = head.config.most_drafts
         if shape.num_speculative_tokens > most:
             raise ValueError(
                 f"drafting.num_speculative_tokens: expected at most {most} with a DFlash head that was trained on "
-                f"blocks of {most + 1}, found {shape.num_speculative_tokens}"
+                f"blocks of {head.config.block_size}, found {shape.num_speculative_tokens}"
             )
         self.head = head
         self.aux_layers = head.aux_layers
@@ -64,13 +64,14 @@ class BlockDrafter(NetworkDrafter):
     def propose(self, batch: Batch) -> Draft:
         """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
         num_tokens, starts = batch.num_speculative_tokens, batch.lengths - 1
-        places = torch.arange(num_tokens + 1, device=starts.device)
+        num_masks = self.head.config.num_places(num_tokens) - 1
+        places = torch.arange(num_masks + 1, device=starts.device)
         last = batch.token_ids.gather(1, starts.unsqueeze(1))
-        masks = torch.full((batch.num_rows, num_tokens), self.head.config.mask_token_id, device=starts.device)
+        masks = torch.full((batch.num_rows, num_masks), self.head.config.mask_token_id, device=starts.device)
         tree = TreePlaces(starts, places, places.new_ones(len(places), len(places), dtype=torch.bool))
-        view = self._cache.view(batch.rows, tree.absolute, batch.length + num_tokens, tree)
+        view = self._cache.view(batch.rows, tree.absolute, batch.length + num_masks, tree)
         hidden = self.head.fill_block(torch.cat((last, masks), dim=1), tree.absolute, view)
-        logits = self.head.logits(hidden[:, 1:].contiguous())
+        logits = self.head.logits(hidden[:, -num_tokens:].contiguous())
         drafted = []
         for step in range(num_tokens):
             drafted.append(self._logits.draw(logits[:, step], batch, step))
@@ -83,12 +84,12 @@ class BlockDrafter(NetworkDrafter):
         return ()
 
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
-        """One pass over a block of K + 1 places of each slot, one product with the output matrix; then the keys and
-        values of K + 1 tokens."""
+        """One pass over the block of each slot, one product with the output matrix; then the keys and values of K + 1
+        tokens."""
         head, num_tokens = self.head.cost, num_speculative_tokens
         return DrafterCost(
             draft=total(
-                head.passes(num_slots, [num_tokens + 1], length, sees_all=True),
+                head.passes(num_slots, [self.head.config.num_places(num_tokens)], length, sees_all=True),
                 head.logits(1, num_tokens * num_slots),
                 self._logits.cost(num_slots),
             ),

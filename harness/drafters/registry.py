@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,7 @@ from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter
 from harness.drafters.tree_growth import TreeShape
 from harness.models.accounting import Accepted
 from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
+from harness.models.described import described_folder
 from harness.models.dflash import DFlashHead, load_dflash
 from harness.models.draft_model import load_draft_model, random_draft_model
 from harness.models.eagle import load_eagle
@@ -64,7 +66,7 @@ from harness.models.zoo import ZOO, zoo_path
 from harness.settings.cell import CellConfig
 from harness.settings.drafting import CacheDtype
 from harness.settings.imported import ImportPath
-from harness.settings.models import DrafterConfig, DrafterKind, NgramMatch, Weights
+from harness.settings.models import DrafterConfig, DrafterKind, HeadChoices, NgramMatch, Weights
 from harness.settings.own_code import own_place
 from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling
@@ -82,6 +84,12 @@ class LoadedHead:
     """Of its checkpoint; None for random weights."""
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
+
+    @cached_property
+    def num_positions(self) -> int:
+        """Positions that its file names; 0 where it names none, and for random weights."""
+        described = None if self.folder is None else described_folder(self.folder)
+        return 0 if described is None else described.num_positions
 
     @property
     def module(self) -> nn.Module:
@@ -112,8 +120,8 @@ class DrafterSpec:
 
     build: Callable[[DrafterSetup], Drafter]
     load: Callable[..., Head | TargetModel] | None = None
-    """The network of a checkpoint folder, for a target (both by place), with what is `accepted` of its files; None for
-    kinds without one."""
+    """The network of a checkpoint folder, for a target (both by place), with what is `accepted` of its files and, of
+    kinds that have such settings, `choices`; None for kinds without one."""
     random: Callable[[DrafterConfig, TargetModel], Head | TargetModel] | None = None
     """The same with random weights, of the sizes that the settings name."""
     can_be_captured: bool = True
@@ -142,7 +150,12 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
         folder = target.path
     else:
         raise ValueError(f"target {target.name}: expected a folder to read its MTP layer from, found none")
-    return LoadedHead(spec.load(folder, target, accepted=accepted_of(config)), folder)
+    return LoadedHead(spec.load(folder, target, accepted=accepted_of(config), **_chosen(config)), folder)
+
+
+def _chosen(config: DrafterConfig) -> dict[str, HeadChoices]:
+    """What the user says of a head's file, for kinds that have such settings."""
+    return {"choices": config.head_choices} if "aux_layers" in config.traits.settings else {}
 
 
 def accepted_of(config: DrafterConfig) -> Accepted:
@@ -267,10 +280,8 @@ def _sizes(config: DrafterConfig, target: TargetModel) -> Path | None:
     return zoo_path(config.kind.value, with_weights=False)
 
 
-def _random(
-    make: Callable[[TargetModel, Path | None, Accepted], Head],
-) -> Callable[[DrafterConfig, TargetModel], Head]:
-    return lambda config, target: make(target, _sizes(config, target), accepted_of(config))
+def _random(make: Callable[..., Head]) -> Callable[[DrafterConfig, TargetModel], Head]:
+    return lambda config, target: make(target, _sizes(config, target), accepted_of(config), **_chosen(config))
 
 
 def _random_draft_model(config: DrafterConfig, target: TargetModel) -> TargetModel:

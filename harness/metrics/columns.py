@@ -154,6 +154,20 @@ COUNTS: dict[str, Column] = {
         "what the files of the models do not say and was taken, or what accept_unknown vouches for; separated by a "
         "semicolon"
     ),
+    "drafter_positions": Column(
+        "tokens",
+        "positions that the drafter's file names (max_position_embeddings); 0 where it names none, and in records that "
+        "did not name them yet",
+    ),
+    "drafts_beyond_positions": Column(
+        "fraction",
+        "rounds with a proposed token that began with more tokens than that / all of these; empty where either is not "
+        "known",
+    ),
+    "aux_layers": _text(
+        "layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and "
+        "in records that did not name them yet"
+    ),
 }
 
 TEXT_COLUMNS = frozenset(name for name, column in (SETTINGS | COUNTS).items() if column.is_text)
@@ -170,7 +184,10 @@ POSITION_COUNTS: dict[str, Column] = {
 }
 
 
-_NOT_COUNTED = ("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions")
+_NOT_COUNTED = (
+    *("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions", "aux_layers"),
+    "drafts_beyond_positions",
+)
 """Columns between the counts that are none."""
 
 

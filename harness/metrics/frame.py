@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from harness.metrics.answers import ANSWERS
+from harness.metrics.beyond_positions import drafts_beyond
 from harness.metrics.cell import CellResult
 from harness.metrics.columns import COUNTS, OF_RECORD, POSITION_COUNTS, column_names, is_count, with_interval
 from harness.metrics.comparison import unlike_baseline
@@ -68,6 +69,8 @@ def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
     row |= {name: getattr(cell.record, name) for name in OF_RECORD}
     row |= {"num_prompts": estimates.num_prompts}
     row |= {name: "; ".join(getattr(cell.record, name)) for name in ("fallbacks", "assumptions")}
+    row |= {"drafter_positions": cell.record.drafter_positions, "drafts_beyond_positions": drafts_beyond(cell.record)}
+    row |= {"aux_layers": "/".join(map(str, cell.record.aux_layers))}
     row |= {"beside_s": cell.record.beside_s, "speedup_bound": cell.speedup_bound, "disturbed": cell.disturbed}
     unlike = unlike_baseline(cell)
     row |= dict.fromkeys(ANSWERS) if unlike is None else unlike.columns

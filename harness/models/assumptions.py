@@ -10,19 +10,39 @@ from pathlib import Path
 from typing import Any
 
 from harness.models.accounting import Accepted, head_account, model_account, mtp_account
-from harness.models.checkpoint import CheckpointError, stored_tensors
+from harness.models.aux_layer_ids import aux_layers_of
+from harness.models.checkpoint import CheckpointError, named, stored_tensors
 from harness.models.described import described_drafter, described_target
+from harness.models.dflash_anchor import anchor_of
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 from harness.settings.cell import CellConfig
-from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.settings.models import (
+    AS_FILED,
+    DRAFTERS,
+    DrafterConfig,
+    DrafterKind,
+    HeadChoices,
+    TargetConfig,
+    Weights,
+)
+
+_READ_LAYERS = [kind.value for kind, traits in DRAFTERS.items() if "aux_layers" in traits.settings]
+"""Kinds of heads that read states of some layers of the target."""
 
 
-def assumed_of_head(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+def assumed_of_head(
+    kind: str, fields: Mapping[str, Any], num_layers: int, choices: HeadChoices = AS_FILED
+) -> tuple[str, ...]:
     """Of a draft head.
 
     Args:
         kind: of the drafter.
         fields: of its config.json.
+        num_layers: of its target.
+        choices: what counts in place of what the file says.
+
+    Raises:
+        ValueError: what its file says contradicts itself, or may mean several things.
     """
     found = []
     # of P-EAGLE heads all readers take false
@@ -32,6 +52,10 @@ def assumed_of_head(kind: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
             "its file does not state norm_before_residual, and false is taken as speculators does, while vLLM "
             "takes true"
         )
+    if kind in _READ_LAYERS:
+        found += aux_layers_of(kind, fields, num_layers, choices.aux_layers or None).assumed
+    if kind == DrafterKind.dflash.value:
+        found += anchor_of(fields, choices.anchor).assumed
     return tuple(found)
 
 
@@ -97,7 +121,12 @@ def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[st
         return model_account(folder, fields, accepted, names=names).settled().assumptions
     kind = drafter.kind.value
     of_files = head_account(kind, folder, fields, accepted, names).settled().assumptions
-    return (*of_files, *assumed_of_head(kind, fields))
+    ours = described_target(target)
+    num_layers = None if ours is None else ours.fields.get("num_hidden_layers")
+    if type(num_layers) is not int:
+        return of_files
+    with named(described.source):
+        return (*of_files, *assumed_of_head(kind, fields, num_layers, drafter.head_choices))
 
 
 def _names(folder: Path, model: TargetConfig | DrafterConfig) -> Collection[str] | None:

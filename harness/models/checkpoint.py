@@ -91,6 +91,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
+def named(source: object) -> Iterator[None]:
+    """Turn a ValueError about the contents of a file into a CheckpointError that names the file."""
+    try:
+        yield
+    except ValueError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+
+
+@contextmanager
 def configured_by(source: object) -> Iterator[None]:
     """Turn what transformers raises for the values of a configuration into a CheckpointError that names its file."""
     try:

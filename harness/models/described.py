@@ -22,15 +22,25 @@ class Described(NamedTuple):
     @property
     def vocab_size(self) -> object:
         """Of the layer, where a file tells it apart from the head; None where the file does not say."""
+        return self._sizes.get("vocab_size")
+
+    @property
+    def num_positions(self) -> int:
+        """max_position_embeddings, found likewise; 0 where the file names none."""
+        found = self._sizes.get("max_position_embeddings")
+        return found if type(found) is int and found > 0 else 0
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
         layer = self.fields.get("transformer_layer_config")
-        return (layer if isinstance(layer, dict) else self.fields).get("vocab_size")
+        return layer if isinstance(layer, dict) else self.fields
 
 
 def described_target(target: TargetConfig) -> Described | None:
     """The target's; None where it cannot be read, which the loader says."""
     if target.shape is not None:
         return _of_shape(target.shape)
-    return _of_folder(ZOO / "target" if target.path is None else Path(target.path))
+    return described_folder(ZOO / "target" if target.path is None else Path(target.path))
 
 
 def described_drafter(drafter: DrafterConfig) -> Described | None:
@@ -40,18 +50,19 @@ def described_drafter(drafter: DrafterConfig) -> Described | None:
     if drafter.shape is not None:
         return _of_shape(drafter.shape)
     if drafter.path is not None:
-        return _of_folder(Path(drafter.path))
+        return described_folder(Path(drafter.path))
     follows = drafter.weights is Weights.random and "shape" not in drafter.traits.settings
     if follows or drafter.traits.in_target:
         return None
-    return _of_folder(ZOO / drafter.kind.value)
+    return described_folder(ZOO / drafter.kind.value)
 
 
 def _of_shape(name: str) -> Described:
     return Described(read_shape(name).config, SHAPES / f"{name}.json")
 
 
-def _of_folder(folder: Path) -> Described | None:
+def described_folder(folder: Path) -> Described | None:
+    """That of a checkpoint folder; None where it cannot be read."""
     source = folder.expanduser() / CONFIG
     try:
         fields = parse_json(source.read_bytes())

@@ -4,6 +4,11 @@
     block     = layers(embed([x_{n-1}, mask, .., mask])), at the positions n - 1 .. n - 1 + K
     logits    = output matrix (norm(block_i)) for x_{n-1+i}, i = 1 .. K
 
+With `anchor` first, as heads trained by DeepSpec are, the place of x_{n-1} gives the first draft token:
+
+    block     = layers(embed([x_{n-1}, mask, .., mask])), at the positions n - 1 .. n - 2 + K
+    logits    = output matrix (norm(block_i)) for x_{n+i}, i = 0 .. K - 1
+
 n tokens are known, and the target has read all but the last. Each layer projects the same context to keys and values
 of its own, which stay in the cache; the places of the block attend to all of them and to each other, in both
 directions. So the logits depend on no draft token, but on the number of places: a shorter block gives other ones. The
@@ -36,6 +41,7 @@ from harness.models.meta import on_meta
 from harness.models.target import OUTPUT, TargetModel, TargetOutput, check_copy
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
+from harness.settings.models import AS_FILED, HeadChoices
 
 
 class DFlashHead(Head):
@@ -52,6 +58,7 @@ class DFlashHead(Head):
         config.check_target(target)
         self.config = config
         self.aux_layers = config.aux_layers
+        self.assumptions = config.assumptions
         layer, hidden_size = config.layer, config.layer.hidden_size
         types = layer_types(layer, "DFlash head")
         self.layers = nn.ModuleList(types.layer(with_slots(layer), index) for index in range(layer.num_hidden_layers))
@@ -124,7 +131,12 @@ class DFlashHead(Head):
 
 
 def load_dflash(
-    path: str | Path, target: TargetModel, *, revision: str | None = None, accepted: Accepted = OF_DRAFTER
+    path: str | Path,
+    target: TargetModel,
+    *,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
 ) -> DFlashHead:
     """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""
     folder = checkpoint_folder(path, revision)
@@ -132,7 +144,7 @@ def load_dflash(
     fields = read_json(source)
     with Checkpoint(folder) as checkpoint:
         account = head_account("dflash", folder, fields, accepted, checkpoint.names)
-        config = DFlashConfig.from_dict(account.fields, target, source)
+        config = DFlashConfig.from_dict(account.fields, target, source, choices)
         settled, num_rows = account.settled(), config.layer.vocab_size
         assumed = check_head_vocabulary(num_rows, folder, target, source)
         vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)

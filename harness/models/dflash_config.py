@@ -7,9 +7,15 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
+from harness.models.assumptions import assumed_of_head
+from harness.models.aux_layer_ids import aux_layers_of
+from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
+from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
+from harness.models.dflash_anchor import anchor_of
 from harness.models.eagle3_config import check_kind, stated_draft_vocab_size, stated_verifier
 from harness.models.target import TargetModel
+from harness.settings.models import AS_FILED, Anchor, HeadChoices
 
 LAYER_TYPE = "qwen3"
 """Model type of its layers, whatever a file says of their sizes: all have norms of queries and keys."""
@@ -28,11 +34,15 @@ class DFlashConfig:
     aux_layers: tuple[int, ...]
     """Layers of the target whose entering states make the context."""
     block_size: int
-    """Places of the blocks that it was trained on: the last known token, and one less draft tokens."""
+    """Places of the blocks that it was trained on, the first of which holds the last known token."""
     mask_token_id: int
     """Token of the target's vocabulary whose embedding stands for tokens that are not known yet."""
     verifier: str | None = None
     """Name of the target in the file."""
+    anchor: Anchor = Anchor.mask
+    """What the first place of a block predicts (harness.models.dflash_anchor)."""
+    assumptions: tuple[str, ...] = ()
+    """What the file does not say and was taken."""
     kind: ClassVar[str] = "dflash"
     """Its name in the layout of speculators, and as a drafter."""
 
@@ -56,43 +66,48 @@ class DFlashConfig:
         return cls(layer, size, aux_layers, block_size, mask_token_id, target.name)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
+    def from_dict(
+        cls,
+        data: dict[str, Any],
+        target: TargetModel,
+        source: object = "config.json",
+        choices: HeadChoices = AS_FILED,
+    ) -> Self:
         """Read either layout.
+
+        Args:
+            choices: what counts in place of what the file says.
 
         Raises:
             ValueError: a field that is needed is missing, or the head computes what this version does not.
         """
         check_kind(data, cls.kind, source)
         if ORIGINAL in data:
-            return cls._of_original(data, target, source)
+            return cls._of_original(data, target, source, choices)
         if "transformer_layer_config" not in data:
             raise ValueError(
                 f"{source}: expected a DFlash head with {ORIGINAL} or transformer_layer_config, found neither"
             )
         layer = _qwen3(data["transformer_layer_config"], source)
-        if data.get("sample_from_anchor"):
-            raise ValueError(
-                f"{source}: expected a head that drafts at masked places alone, found sample_from_anchor true, as "
-                f"DSpark has it, which this version does not run"
-            )
         width = data.get("target_hidden_size") or layer.hidden_size
         if width != layer.hidden_size:
             raise ValueError(f"{source}: expected target_hidden_size {layer.hidden_size}, its own, found {width!r}")
         return cls(
             layer,
             stated_draft_vocab_size(data, layer, source),
-            _whole_numbers(data, "aux_hidden_state_layer_ids", source),
-            _whole_number(data, "block_size", source),
-            _whole_number(data, "mask_token_id", source),
-            stated_verifier(data, source),
+            block_size=_whole_number(data, "block_size", source),
+            mask_token_id=_whole_number(data, "mask_token_id", source),
+            verifier=stated_verifier(data, source),
+            **_chosen(data, target, source, choices),
         )
 
     @classmethod
-    def _of_original(cls, data: dict[str, Any], target: TargetModel, source: object) -> Self:
+    def _of_original(cls, data: dict[str, Any], target: TargetModel, source: object, choices: HeadChoices) -> Self:
         own = data[ORIGINAL]
         if not isinstance(own, dict):
             raise ValueError(f"{source}: expected {ORIGINAL} as an object, found {own!r}")
-        fields = {key: value for key, value in data.items() if key not in {ORIGINAL, "block_size", "num_target_layers"}}
+        others = {ORIGINAL, "block_size", "num_target_layers", *ANCHOR_NAMES}
+        fields = {key: value for key, value in data.items() if key not in others}
         layer = _qwen3(fields, source)
         num_layers = data.get("num_target_layers", target.num_layers)
         if num_layers != target.num_layers:
@@ -107,14 +122,12 @@ class DFlashConfig:
                     f"{ORIGINAL}"
                 )
             own = own | {"block_size": data["block_size"]}
-        # it counts layers whose output is read from 0 on, which is what enters the next one
-        after = _whole_numbers(own, "target_layer_ids", source)
         return cls(
             layer,
             layer.vocab_size,
-            tuple(index + 1 for index in after),
-            _whole_number(own, "block_size", source),
-            _whole_number(own, "mask_token_id", source),
+            block_size=_whole_number(own, "block_size", source),
+            mask_token_id=_whole_number(own, "mask_token_id", source),
+            **_chosen(data, target, source, choices),
         )
 
     def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:
@@ -142,9 +155,18 @@ class DFlashConfig:
         if self.block_size < 2:
             raise ValueError(f"DFlash head: expected block_size 2 or more, found {self.block_size}")
 
+    @property
+    def most_drafts(self) -> int:
+        """Draft tokens of a block."""
+        return self.block_size if self.anchor is Anchor.first else self.block_size - 1
+
+    def num_places(self, num_drafts: int) -> int:
+        """Places that give so many draft tokens."""
+        return num_drafts if self.anchor is Anchor.first else num_drafts + 1
+
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json in the layout of speculators."""
-        proposal = {"proposal_type": "greedy", "speculative_tokens": self.block_size - 1}
+        proposal = {"proposal_type": "greedy", "speculative_tokens": self.most_drafts}
         return {
             "architectures": ["DFlashSpeculator"],
             "speculators_model_type": self.kind,
@@ -159,7 +181,17 @@ class DFlashConfig:
             "aux_hidden_state_layer_ids": list(self.aux_layers),
             "block_size": self.block_size,
             "mask_token_id": self.mask_token_id,
+            "sample_from_anchor": self.anchor is Anchor.first,
         }
+
+
+def _chosen(data: dict[str, Any], target: TargetModel, source: object, choices: HeadChoices) -> dict[str, Any]:
+    """The fields of a DFlashConfig that the user may give, and what is assumed of them."""
+    with named(source):
+        layers = aux_layers_of(DFlashConfig.kind, data, target.num_layers, choices.aux_layers or None).layers
+        anchor = anchor_of(data, choices.anchor).anchor
+        assumed = assumed_of_head(DFlashConfig.kind, data, target.num_layers, choices)
+    return {"aux_layers": layers, "anchor": anchor, "assumptions": assumed}
 
 
 def _qwen3(fields: dict[str, Any], source: object) -> PreTrainedConfig:
@@ -176,10 +208,3 @@ def _whole_number(data: dict[str, Any], name: str, source: object) -> int:
     if type(value) is not int:
         raise ValueError(f"{source}: expected {name} as one number, found {value!r}; without it this is no DFlash head")
     return value
-
-
-def _whole_numbers(data: dict[str, Any], name: str, source: object) -> tuple[int, ...]:
-    values = data.get(name)
-    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
-        raise ValueError(f"{source}: expected {name} as a list of layers, found {values!r}")
-    return tuple(values)

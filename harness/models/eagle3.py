@@ -41,6 +41,7 @@ from harness.models.target import TargetModel, TargetOutput
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
 from harness.models.zoo import zoo_path
+from harness.settings.models import AS_FILED, HeadChoices
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
@@ -166,14 +167,20 @@ def load_eagle3(
     *,
     revision: str | None = None,
     accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
 ) -> Eagle3Head:
     """Load a frozen EAGLE-3 head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle3") if path is None else checkpoint_folder(path, revision)
-    return read_head(Eagle3Head, Eagle3Config, folder, target, accepted)
+    return read_head(Eagle3Head, Eagle3Config, folder, target, accepted, choices)
 
 
 def read_head(
-    kind: type[AnyEagle3Head], config_kind: type[Eagle3Config], folder: Path, target: TargetModel, accepted: Accepted
+    kind: type[AnyEagle3Head],
+    config_kind: type[Eagle3Config],
+    folder: Path,
+    target: TargetModel,
+    accepted: Accepted,
+    choices: HeadChoices,
 ) -> AnyEagle3Head:
     """A frozen head with the weights of a folder, in either layout. Raises ValueError as load_target does."""
     source = folder / CONFIG
@@ -181,7 +188,7 @@ def read_head(
     with Checkpoint(folder) as checkpoint:
         check_kind(fields, config_kind.kind, source)
         account = head_account(config_kind.kind, folder, fields, accepted, checkpoint.names)
-        config = config_kind.from_dict(account.fields, target, source)
+        config = config_kind.from_dict(account.fields, target, source, choices)
         settled, num_rows = account.settled(), config.layer.vocab_size
         assumed = check_head_vocabulary(num_rows, folder, target, source)
         embedding = stored_embedding(checkpoint, EMBEDDING, target, config.layer.hidden_size, num_rows)

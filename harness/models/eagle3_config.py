@@ -8,13 +8,11 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedConfig
 
 from harness.models.assumptions import assumed_of_head
+from harness.models.aux_layer_ids import DEEPSPEC, aux_layers_of, default_aux_layers
+from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
 from harness.models.target import TargetModel
-
-
-def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """The layers of a target whose entering states are taken when a file does not say."""
-    return (2, num_layers // 2, num_layers - 3)
+from harness.settings.models import AS_FILED, HeadChoices
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,19 @@ class Eagle3Config:
         )
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
-        """Read either layout; what the file leaves out is filled from the target."""
+    def from_dict(
+        cls,
+        data: dict[str, Any],
+        target: TargetModel,
+        source: object = "config.json",
+        choices: HeadChoices = AS_FILED,
+    ) -> Self:
+        """Read either layout; what the file leaves out is filled from the target.
+
+        choices: what counts in place of what the file says.
+        """
         check_kind(data, cls.kind, source)
-        return cls(**eagle3_fields(data, target, source), assumptions=assumed_of_head(cls.kind, data))
+        return cls(**eagle3_fields(cls.kind, data, target, source, choices))
 
     def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:
         """The same for a vocabulary of so many rows, padding left out or added."""
@@ -141,18 +148,27 @@ def stated_verifier(data: dict[str, Any], source: object) -> str | None:
 
 
 def eagle3_fields(
-    data: dict[str, Any], target: TargetModel, source: object, *, is_stack: bool = False
+    kind: str,
+    data: dict[str, Any],
+    target: TargetModel,
+    source: object,
+    choices: HeadChoices = AS_FILED,
+    *,
+    is_stack: bool = False,
 ) -> dict[str, Any]:
     """The fields of an Eagle3Config from a config.json of either layout; see `layer_config` for is_stack."""
     layer = layer_config(data.get("transformer_layer_config") or original_layer_fields(data), source, is_stack=is_stack)
     nested = data.get("eagle_config") or {}
-    stated = data.get("eagle_aux_hidden_state_layer_ids") or nested.get("eagle_aux_hidden_state_layer_ids")
+    with named(source):
+        layers = aux_layers_of(kind, data, target.num_layers, choices.aux_layers or None).layers
+        assumed = assumed_of_head(kind, data, target.num_layers, choices)
     if nested.get("use_aux_hidden_state") is False:
         raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
     return {
         "layer": layer,
         "draft_vocab_size": stated_draft_vocab_size(data, layer, source),
-        "aux_layers": tuple(stated) if stated else default_aux_layers(target.num_layers),
+        "aux_layers": layers,
+        "assumptions": assumed,
         "target_hidden_size": data.get("target_hidden_size") or layer.hidden_size,
         "norm_before_residual": bool(data.get("norm_before_residual", False)),
         "norm_before_fc": bool(data.get("norm_before_fc", nested.get("norm_before_fc", False))),
@@ -164,5 +180,5 @@ def eagle3_fields(
 
 def original_layer_fields(data: dict[str, Any]) -> dict[str, Any]:
     """The layer's fields of a config.json in the original layout, where they stand among the head's own."""
-    own = {*Eagle3Config.__dataclass_fields__, "eagle_aux_hidden_state_layer_ids", "eagle_config"}
+    own = {*Eagle3Config.__dataclass_fields__, "eagle_aux_hidden_state_layer_ids", "eagle_config", DEEPSPEC}
     return {key: value for key, value in data.items() if key not in own}

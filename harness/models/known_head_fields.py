@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.known_fields import (
     LAYER,
     LAYERS,
@@ -91,7 +92,7 @@ _SPECULATORS = {
 """Of any file of the package speculators."""
 
 _EAGLE3 = {
-    **used("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids"),
+    **used("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids", "target_layer_ids"),
     **used("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
     **only((False,), "a bias of fc", "bias"),
 }
@@ -118,7 +119,7 @@ def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
 _NESTED_DFLASH = {
     **_FIELDS_OF_OTHER_KINDS,
     **_stated_kind("projector_type"),
-    **used("mask_token_id", "target_layer_ids", "block_size"),
+    **used("mask_token_id", "target_layer_ids", "block_size", *ANCHOR_NAMES),
     **{name: LAYER[name] for name in ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")},
     **only((False,), "which places of a block see which", "is_causal"),
     **only((False,), "which token a place of a block drafts", "shift_label"),
@@ -126,14 +127,14 @@ _NESTED_DFLASH = {
 }
 """Of dflash_config; the package dflash reads most of them beside it too."""
 _DFLASH = {
-    **used("block_size"),
+    **used("block_size", *ANCHOR_NAMES),
     **{name: _NESTED_DFLASH[name] for name in ("is_causal", "shift_label", "attention_mode")},
 }
 
 
 def _dflash_layout(fields: Fields) -> Layout:
     if "dflash_config" not in fields and "transformer_layer_config" in fields:
-        own = used("aux_hidden_state_layer_ids", "mask_token_id", "sample_from_anchor")
+        own = used("aux_hidden_state_layer_ids", "mask_token_id")
         windows = ignored("only in layers with windows, which are not run", "sliding_window_non_causal")
         return {**_SPECULATORS, **_DFLASH, **own, **windows}
     inner = nested(lambda fields: _NESTED_DFLASH, "dflash_config")

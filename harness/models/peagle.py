@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.models.accounting import OF_DRAFTER, Accepted
-from harness.models.assumptions import assumed_of_head
 from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder
 from harness.models.cost import ModelCost
 from harness.models.eagle3 import Eagle3Head, read_head
 from harness.models.eagle3_config import Eagle3Config, check_kind, eagle3_fields
 from harness.models.target import TargetModel, TargetOutput
+from harness.settings.models import AS_FILED, HeadChoices
 
 MASK_TOKEN_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Names of the mask token's id: of speculators, and of vLLM."""
@@ -44,7 +44,13 @@ class PEagleConfig(Eagle3Config):
     kind: ClassVar[str] = "peagle"
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], target: TargetModel, source: object = "config.json") -> Self:
+    def from_dict(
+        cls,
+        data: dict[str, Any],
+        target: TargetModel,
+        source: object = "config.json",
+        choices: HeadChoices = AS_FILED,
+    ) -> Self:
         """Read either layout. An absent norm_before_residual is false for all readers of this kind."""
         check_kind(data, cls.kind, source)
         if data.get("parallel_drafting") is False:
@@ -54,9 +60,8 @@ class PEagleConfig(Eagle3Config):
             )
         own = {*MASK_TOKEN_FIELDS, "parallel_drafting"}
         others = {name: value for name, value in data.items() if name not in own}
-        fields = eagle3_fields(others, target, source, is_stack=True)
-        assumed = assumed_of_head(cls.kind, data)
-        return cls(**fields, mask_token_id=_mask_token_id(data, source), assumptions=assumed)
+        fields = eagle3_fields(cls.kind, others, target, source, choices, is_stack=True)
+        return cls(**fields, mask_token_id=_mask_token_id(data, source))
 
     def check_target(self, target: TargetModel) -> None:
         """The same, and for a mask token that its embedding does not have."""
@@ -122,7 +127,12 @@ class PEagleHead(Eagle3Head):
 
 
 def load_peagle(
-    path: str | Path, target: TargetModel, *, revision: str | None = None, accepted: Accepted = OF_DRAFTER
+    path: str | Path,
+    target: TargetModel,
+    *,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
 ) -> PEagleHead:
     """Load a frozen P-EAGLE head for a target. Raises ValueError as load_target does."""
-    return read_head(PEagleHead, PEagleConfig, checkpoint_folder(path, revision), target, accepted)
+    return read_head(PEagleHead, PEagleConfig, checkpoint_folder(path, revision), target, accepted, choices)

@@ -8,7 +8,7 @@ layers of Qwen3 with blocks of 16, as z-lab/Qwen3-8B-DFlash-b16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
+from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import read_json
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.dflash import DFlashHead
 from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
-from harness.models.eagle3_config import Eagle3Config, default_aux_layers
+from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head
 from harness.models.llama_config import LlamaConfig
 from harness.models.mtp import MtpConfig, MtpHead
@@ -32,6 +33,7 @@ from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_head_vocabulary
+from harness.settings.models import AS_FILED, Anchor, HeadChoices
 
 DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""
@@ -60,50 +62,67 @@ def random_eagle(target: TargetModel, folder: Path | None = None, accepted: Acce
     return _drawn(lambda owner: EagleHead(config, owner), target, config.to_dict(), assumed)
 
 
-def random_eagle3(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> Eagle3Head:
+def random_eagle3(
+    target: TargetModel,
+    folder: Path | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> Eagle3Head:
     """An EAGLE-3 head over `default_aux_layers`, its draft vocabulary spread evenly over the target's.
 
-    folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
+    folder: whose config.json gives other sizes. choices: what counts in place of these. Raises ValueError as
+    `random_eagle` does.
     """
     assumed: tuple[str, ...] = ()
     if folder is None:
-        config = Eagle3Config(**_eagle3_sizes(target))
+        config = Eagle3Config(**_eagle3_sizes(target, choices))
     else:
-        config, assumed = _read_config(Eagle3Config, folder, target, accepted)
+        config, assumed = _read_config(Eagle3Config, folder, target, accepted, choices)
     return _drawn_eagle3(Eagle3Head, config, target, assumed)
 
 
-def random_peagle(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> PEagleHead:
+def random_peagle(
+    target: TargetModel,
+    folder: Path | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> PEagleHead:
     """A P-EAGLE head like `random_eagle3`'s, whose mask token is the last one of the target's vocabulary.
 
-    folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
+    folder, choices: as there. Raises ValueError as `random_eagle` does.
     """
     assumed: tuple[str, ...] = ()
     if folder is None:
-        sizes = _eagle3_sizes(target, NUM_PEAGLE_LAYERS)
+        sizes = _eagle3_sizes(target, choices, NUM_PEAGLE_LAYERS)
         config = PEagleConfig(**sizes, mask_token_id=target.vocab_size - 1)
     else:
-        config, assumed = _read_config(PEagleConfig, folder, target, accepted)
+        config, assumed = _read_config(PEagleConfig, folder, target, accepted, choices)
     return _drawn_eagle3(PEagleHead, config, target, assumed)
 
 
-def random_dflash(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> DFlashHead:
+def random_dflash(
+    target: TargetModel,
+    folder: Path | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> DFlashHead:
     """A DFlash head that drafts all tokens, whose mask token is the last one of the target's vocabulary.
 
     The layers that make its context are spread evenly between the second and the last but three, as in the original
-    code. folder: whose config.json gives other sizes. Raises ValueError as `random_eagle` does.
+    code. folder, choices: as for `random_eagle3`. Raises ValueError as `random_eagle` does.
     """
     assumed: tuple[str, ...] = ()
     if folder is None:
         config = DFlashConfig.for_target(
             target,
-            aux_layers=spread_layers(NUM_DFLASH_LAYERS, target.num_layers),
+            aux_layers=choices.aux_layers or spread_layers(NUM_DFLASH_LAYERS, target.num_layers),
             block_size=DFLASH_BLOCK_SIZE,
             mask_token_id=target.vocab_size - 1,
             num_hidden_layers=NUM_DFLASH_LAYERS,
         )
+        config = replace(config, anchor=choices.anchor or Anchor.mask)
     else:
-        config, assumed = _read_config(DFlashConfig, folder, target, accepted)
+        config, assumed = _read_config(DFlashConfig, folder, target, accepted, choices)
     size, ids = config.draft_vocab_size, None
     if size < target.vocab_size:
         ids = spread_ids(size, target.vocab_size)
@@ -119,12 +138,12 @@ def spread_layers(number: int, num_layers: int) -> tuple[int, ...]:
     )
 
 
-def _eagle3_sizes(target: TargetModel, num_layers: int = 1) -> dict[str, Any]:
+def _eagle3_sizes(target: TargetModel, choices: HeadChoices, num_layers: int = 1) -> dict[str, Any]:
     """Fields of an Eagle3Config for a target."""
     return {
         "layer": _llama_layer(target, num_layers),
         "draft_vocab_size": min(DRAFT_VOCAB_SIZE, target.vocab_size),
-        "aux_layers": default_aux_layers(target.num_layers),
+        "aux_layers": choices.aux_layers or default_aux_layers(target.num_layers),
         "target_hidden_size": target.hidden_size,
         "verifier": target.name,
     }
@@ -143,10 +162,10 @@ def _read(kind: str, folder: Path, accepted: Accepted) -> tuple[dict[str, Any], 
 
 
 def _read_config(
-    kind: type[AnyConfig], folder: Path, target: TargetModel, accepted: Accepted
+    kind: type[AnyConfig], folder: Path, target: TargetModel, accepted: Accepted, choices: HeadChoices
 ) -> tuple[AnyConfig, tuple[str, ...]]:
     fields, assumed = _read(kind.kind, folder, accepted)
-    config = kind.from_dict(fields, target, folder / CONFIG)
+    config = kind.from_dict(fields, target, folder / CONFIG, choices)
     check_head_vocabulary(config.layer.vocab_size, None, target, folder / CONFIG)
     return config.of_vocabulary(target.vocab_size, _num_drafted(config, target)), assumed
 

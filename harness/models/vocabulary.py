@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness.models.checkpoint import named
 from harness.models.target import TargetModel
 from harness.models.token_ids import TOKENIZER, Vocabulary, compared, has_tokenizer
 from harness.models.tokenizer import load_own_tokenizer, load_tokenizer
@@ -39,7 +40,5 @@ def check_vocabulary(
     """The same for a tokenizer that is loaded; None for none. is_model: see `compared` of token_ids."""
     ours = Vocabulary(target.vocab_size, None if target.tokenizer_stands_in else target.tokenizer.get_vocab())
     theirs = Vocabulary(num_rows, None if tokenizer is None else tokenizer.get_vocab())
-    try:
+    with named(source):
         return compared(ours, theirs, target.name, is_model)
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error

@@ -102,7 +102,7 @@ _ROUND_COLUMNS = tuple(
 )
 _OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts", "sampling", "logprobs")
 """Fields of a request that are written only where they are known."""
-_OPTIONAL_CELL_FIELDS = ("assumptions", "blocks", "more_provenances", "failures")
+_OPTIONAL_CELL_FIELDS = ("assumptions", "aux_layers", "drafter_positions", "blocks", "more_provenances", "failures")
 """Fields of a cell that are written only where they are not empty."""
 
 

@@ -132,6 +132,12 @@ class CellRecord:
     """Everything that changed speed or results without being asked for."""
     assumptions: tuple[str, ...] = ()
     """What the files of its models do not say and was taken, or what the user vouched for (accept_unknown)."""
+    aux_layers: tuple[int, ...] = ()
+    """Layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and in
+    records that did not name them yet."""
+    drafter_positions: int = 0
+    """Positions that the drafter's file names (max_position_embeddings); 0 where it names none, and in records that did
+    not name them yet."""
     labels: tuple[str, ...] = ()
     """Printed with every number of the cell: lossy, biased, synthetic, weights: random."""
     knowledge: Knowledge = Knowledge.rounds

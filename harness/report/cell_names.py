@@ -176,6 +176,15 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 
+def layer_notes(cells: Sequence[CellResult]) -> list[str]:
+    """Which layers of its target each drafter reads, of those that read any."""
+    read = dict.fromkeys((drafter_name(cell), cell.record.aux_layers) for cell in cells if cell.record.aux_layers)
+    return [
+        f"{name} reads the states that enter layers {', '.join(map(str, layers))} of the target, counted from 0."
+        for name, layers in read
+    ]
+
+
 def _profile_note(cell: CellResult) -> list[str]:
     """The rates of a cell's acceptance profile, as recorded, and their source where this version knows it."""
     config = cell.record.config["verification"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.beyond_positions import drafts_beyond
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import unlike_baseline
 from harness.metrics.depths_taken import never_taken
@@ -75,6 +76,7 @@ def warnings(results: Results) -> list[str]:
         found.append(f"answers: {unlike_baseline_text(unlike)} ({_names(unlike, results.cells)})")
     masked = [item for item in results.recording.cells if item.num_masked_drafts]
     found += _by_cells("terms", [(masked_text(item), item.cell) for item in masked], results.cells)
+    found += _by_cells("positions", [(text, cell) for cell in done for text in _beyond_positions(cell)], results.cells)
     notes = [(text, cell) for cell in results.cells for text in cell.record.fallbacks]
     found += _by_cells("fallback", notes, results.cells)
     assumed = [(text, cell) for cell in results.cells for text in cell.record.assumptions]
@@ -82,6 +84,17 @@ def warnings(results: Results) -> list[str]:
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], results.cells)
     labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
     return found + _by_cells("label", labelled, results.cells)
+
+
+def _beyond_positions(cell: CellResult) -> list[str]:
+    """Whether drafts began beyond the positions that the drafter's file names."""
+    share = drafts_beyond(cell.record)
+    if not share > 0:
+        return []
+    return [
+        f"{share:.0%} of the drafts began with more than {cell.record.drafter_positions:,} tokens, the positions that "
+        "the drafter's file names (max_position_embeddings): it was not trained for them, and acceptance falls there"
+    ]
 
 
 def _above_bound(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:

@@ -38,6 +38,8 @@ _ADDED_LATER = (
     "drafter.suffix_factor",
     "drafter.suffix_history",
     "drafter.accept_unknown",
+    "drafter.aux_layers",
+    "drafter.anchor",
     "drafting.tree",
     "drafting.siblings",
     "workload.files",

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
+from typing import NamedTuple
 
 from harness.settings.imported import OrImported, named
 
@@ -51,10 +52,10 @@ class DrafterTraits:
 DRAFTERS = {
     DrafterKind.none: DrafterTraits(is_one_hot=True),
     DrafterKind.eagle: DrafterTraits(has_model=True, drafts_trees=True),
-    DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True),
+    DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True, settings=("aux_layers",)),
     DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
-    DrafterKind.peagle: DrafterTraits(has_model=True),
-    DrafterKind.dflash: DrafterTraits(has_model=True, in_zoo=False),
+    DrafterKind.peagle: DrafterTraits(has_model=True, settings=("aux_layers",)),
+    DrafterKind.dflash: DrafterTraits(has_model=True, in_zoo=False, settings=("aux_layers", "anchor")),
     DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
     DrafterKind.ngram: DrafterTraits(
         is_one_hot=True,
@@ -120,6 +121,27 @@ def _common_tail(first: Sequence[str], second: Sequence[str]) -> int:
     return next((count for count, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
 
 
+class Anchor(Enum):
+    """What the first place of a block predicts, which holds the last token that is known."""
+
+    mask = "mask"
+    """Nothing: a block of n places gives n - 1 draft tokens, those of its masked places."""
+    first = "first"
+    """The first draft token: n places give n of them."""
+
+
+class HeadChoices(NamedTuple):
+    """What the user says of a head's file, in place of what the file says."""
+
+    aux_layers: tuple[int, ...] = ()
+    """Layers of the target whose entering states it reads; () for those of the file."""
+    anchor: Anchor | None = None
+
+
+AS_FILED = HeadChoices()
+"""Nothing but what files say."""
+
+
 class NgramMatch(Enum):
     """Which of several occurrences of a suffix is continued."""
 
@@ -180,6 +202,12 @@ class DrafterConfig:
     """draft_model: sizes of a public model, by name, instead of a path; needs weights=random."""
     accept_unknown: list[str] = field(default_factory=list)
     """The same of the drafter's files: fields and tensors that are left out because you vouch for them."""
+    aux_layers: list[int] = field(default_factory=list)
+    """Layers of the target, counted from 0, whose entering states the head reads; empty: those that its file says. The
+    state after the last layer is that entering layer n of n."""
+    anchor: Anchor | None = None
+    """dflash: what the first place of a block predicts: mask is nothing, first is the first draft token; null: what its
+    file says."""
     ngram_max: int = 4
     """ngram: longest suffix that is looked up in the sequence so far."""
     ngram_min: int = 2
@@ -197,6 +225,9 @@ class DrafterConfig:
         self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)
         require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
         _require_shape_alone("drafter", self.shape, self.path, self.weights)
+        layers = self.aux_layers
+        different = len(set(layers)) == len(layers) and all(index >= 0 for index in layers)
+        require(different, "drafter.aux_layers", "different layers, counted from 0", layers)
         require(
             1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
         )
@@ -207,6 +238,10 @@ class DrafterConfig:
     @property
     def traits(self) -> DrafterTraits:
         return drafter_traits(self.kind.value)
+
+    @property
+    def head_choices(self) -> HeadChoices:
+        return HeadChoices(tuple(self.aux_layers), self.anchor)
 
     @property
     def has_model(self) -> bool:

@@ -150,6 +150,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (
+        ("drafter.aux_layers", "drafter.anchor"),
+        lambda view: not view.is_served,
+        "with backend=local; what serves reads the files of a head itself",
+    ),
+    (
         ("drafter.ngram_match",),
         lambda view: not view.is_served,
         "with backend=local; an engine that serves has its own",

@@ -53,6 +53,8 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         # a run made again brings those of its records
         fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
         assumptions=tuple(dict.fromkeys(text for each in found for text in each.assumptions)),
+        aux_layers=facts.aux_layers,
+        drafter_positions=facts.drafter_positions,
         labels=labels(cell),
         **facts.sizes,
     )
@@ -61,6 +63,6 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
 def _facts(plain: Mapping[str, Any]) -> Facts:
     """Facts from plain values."""
     changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
-    # parts of an earlier version have no assumptions
-    texts = {name: tuple(plain.get(name, ())) for name in ("fallbacks", "assumptions")}
-    return Facts(**{**plain, **changed, **texts})
+    # parts of an earlier version have no assumptions, layers and positions
+    lists = {name: tuple(plain.get(name, ())) for name in ("fallbacks", "assumptions", "aux_layers")}
+    return Facts(**{**plain, **changed, **lists})

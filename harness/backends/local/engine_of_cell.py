@@ -97,6 +97,7 @@ class EngineOfCell:
         self._depth = depth_of(cell)
         self.cache_bytes = CacheBytes()
         self.num_drafter_parameters = 0
+        self.aux_layers: tuple[int, ...] = ()
         self.sampling_core: str | None = None
         check_capture(cell.drafter, self.uses_graphs, models.loaded.device)
         if self.runs_own_method and self.uses_graphs and models.loaded.device.type == "cuda":
@@ -192,6 +193,7 @@ class EngineOfCell:
         self._kept.engine = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
         self.num_drafter_parameters = engine.drafter.num_parameters
+        self.aux_layers = tuple(engine.drafter.aux_layers)
         self.draft_core = None if loaded.head(self._cell.drafter) is None else engine.core.name
         return engine
 

@@ -180,4 +180,5 @@ def _check_converts(device: torch.device) -> None:
 
 
 def _head_key(config: DrafterConfig) -> tuple[object, ...]:
-    return config.kind, config.path, config.revision, config.weights, config.shape, *config.accept_unknown
+    sources = config.kind, config.path, config.revision, config.weights, config.shape
+    return *sources, *config.accept_unknown, config.head_choices

@@ -8,7 +8,7 @@ from math import isnan
 from harness.metrics.cell import CellResult
 from harness.metrics.definitions import is_measured_beside, metric
 from harness.records.request import EXPECTED_METHODS
-from harness.report.cell_names import CONTEXT, summary_order, varying
+from harness.report.cell_names import CONTEXT, layer_notes, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import table_notes
 from harness.report.number_format import Number
@@ -35,7 +35,8 @@ def summary_table(cells: Sequence[CellResult]) -> Table:
         numbers = [estimate_number(cell, name) for name in shown]
         cache = Number(cell.draft_logit_cache_mib, style="length")
         rows.append((*settings_of(cell, extra), *settings, *numbers, *times, cache, cell["labels"]))
-    return Table("All cells", tuple(header), tuple(rows), table_notes(cells, [*shown, *timed]))
+    notes = (*table_notes(cells, [*shown, *timed]), *layer_notes(cells))
+    return Table("All cells", tuple(header), tuple(rows), notes)
 
 
 def counting_every_round(cells: Sequence[CellResult]) -> list[str]:
