@@ -15,6 +15,7 @@ from harness.models.eagle import EagleConfig, EagleHead, load_eagle
 from harness.models.eagle3 import Eagle3Head, load_eagle3
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import save_head
+from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
 from tests import eagle3_heads
 from tests.tiny_models import (
     VOCAB_SIZE,
@@ -44,13 +45,23 @@ def eagle3(target):
     return Eagle3Head(Eagle3Config.for_target(target, VOCAB_SIZE, aux_layers=AUX_LAYERS), target, own_embedding=True)
 
 
+def peagle(target):
+    config = PEagleConfig.for_target(target, VOCAB_SIZE, aux_layers=AUX_LAYERS, mask_token_id=5)
+    return PEagleHead(config, target, own_embedding=True)
+
+
 def dflash(target):
     given = {"aux_layers": AUX_LAYERS, "block_size": 4, "mask_token_id": 5, "num_hidden_layers": 1}
     config = DFlashConfig.for_target(target, **given)
     return DFlashHead(config, target, draft_token_ids=torch.arange(VOCAB_SIZE))
 
 
-HEADS = {"eagle": (eagle, load_eagle), "eagle3": (eagle3, load_eagle3), "dflash": (dflash, load_dflash)}
+HEADS = {
+    "eagle": (eagle, load_eagle),
+    "eagle3": (eagle3, load_eagle3),
+    "peagle": (peagle, load_peagle),
+    "dflash": (dflash, load_dflash),
+}
 
 
 def saved(head, folder, num_rows):
@@ -119,6 +130,7 @@ def test_ids_that_a_head_lacks_are_not_drafted(tmp_path, target, kind):
     told = {
         "eagle": ("reads the others as 57",),
         "eagle3": ("never drafts the others, and reads the others as 57",),
+        "peagle": ("never drafts the others, and reads the others as 57",),
         "dflash": ("never drafts the others",),
     }
     assert loaded.assumptions == tuple(f"it has 58 of the target's 61 token ids, and {text}" for text in told[kind])
@@ -126,15 +138,18 @@ def test_ids_that_a_head_lacks_are_not_drafted(tmp_path, target, kind):
         assert torch.equal(loaded.embed(tokens)[0, 1], head.embed_tokens.weight[VOCAB_SIZE - BEYOND - 1])
 
 
-@pytest.mark.parametrize("num_rows", [VOCAB_SIZE, VOCAB_SIZE + BEYOND])
-def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_path, target, num_rows):
+@pytest.mark.parametrize(
+    ("kind", "num_rows"), [("eagle3", VOCAB_SIZE), ("eagle3", VOCAB_SIZE + BEYOND), ("peagle", VOCAB_SIZE)]
+)
+def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_path, target, kind, num_rows):
     """Would catch a refusal, and a matrix that is taken without a word."""
-    head = eagle3(target)
+    make, load = HEADS[kind]
+    head = make(target)
     randomize(head, 3)
     saved(head, tmp_path, num_rows)
     for name in ("lm_head.weight", "d2t", "t2d"):
         edit_weights(tmp_path, drop=name)
-    loaded, tokens = load_eagle3(tmp_path, target), random_tokens(1, 6)
+    loaded, tokens = load(tmp_path, target), random_tokens(1, 6)
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_matrix)
     torch.testing.assert_close(logits(loaded, target, tokens), logits(head, target, tokens))
