@@ -37,15 +37,17 @@ def test_plain_progress_writes_a_line_now_and_then_with_the_time_left():
     lines = stream.getvalue().splitlines()
     assert lines == [
         f"0/100 requests (0 %), 20 s, {UNKNOWN}: cell 2/4 eagle3 block",
-        "15/100 requests (15 %), 35 s, about 1 min 25 s left: cell 2/4 eagle3 block",
+        "10/100 requests (10 %), 30 s, about 1 min 30 s left: cell 2/4 eagle3 block",
+        "20/100 requests (20 %), 40 s, about 1 min 20 s left: cell 2/4 eagle3 block",
         "30/100 requests (30 %), 50 s, about 1 min 10 s left: cell 2/4 eagle3 block",
+        "40/100 requests (40 %), 1 min 00 s, about 1 min 00 s left: cell 2/4 eagle3 block",
     ]
     clock.now_s += 20.0
     progress.cell("eagle3 strict", 2, 4)
-    assert stream.getvalue().splitlines()[3].endswith("cell 3/4 eagle3 strict")
+    assert stream.getvalue().splitlines()[5].endswith("cell 3/4 eagle3 strict")
     progress.finish()
     progress.finish()
-    assert stream.getvalue().splitlines()[4:] == ["40/100 requests, 400 tokens in 1 min 20 s"]
+    assert stream.getvalue().splitlines()[6:] == ["40/100 requests, 400 tokens in 1 min 20 s"]
 
 
 def test_a_line_comes_while_nothing_ends():
@@ -61,8 +63,7 @@ def test_a_line_comes_while_nothing_ends():
     clock.now_s += 60.0
     progress.tick()
     assert stream.getvalue().splitlines() == [
-        f"0/100 requests (0 %), 15 s, {UNKNOWN}: loading",
-        f"0/100 requests (0 %), 30 s, {UNKNOWN}: loading",
+        *(f"0/100 requests (0 %), {seconds} s, {UNKNOWN}: loading" for seconds in (10, 20, 30, 40)),
         "0/100 requests, 0 tokens in 40 s",
     ]
 

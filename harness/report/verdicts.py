@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isnan
+from math import isnan, nan
 
 from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, expected_difference, same_law
@@ -25,6 +25,7 @@ from kernels.methods import Guarantee
 
 NAMED = 3
 """As many methods are named beside the first."""
+PER_FORWARD = "tokens_per_forward"
 TIMES_AS_FAST = "times as fast as without drafts"
 LOSSLESS, SYNTHETIC = Guarantee.lossless.value, Guarantee.synthetic.value
 
@@ -170,10 +171,24 @@ def _speed(cell: CellResult) -> str:
     if low is None or high is None or isnan(low) or isnan(high):
         what = ""
     elif high < 1:
-        what = ": drafting costs more than it saves here"
+        what = ", so drafting costs more than it saves here"
     else:
-        what = "" if low > 1 else ": not told apart from that"
-    return f"{shown} {TIMES_AS_FAST}{what}"
+        what = "" if low > 1 else ", so the two are not told apart"
+    why = _why(cell)
+    return f"{shown} {TIMES_AS_FAST}{f': {why}' if why else ''}{what}"
+
+
+def _why(cell: CellResult) -> str:
+    """What a round costs in plain steps and how many tokens it brings; empty where rounds are not known.
+
+    The ratio of the two is the speedup: time per round and request over time per token without drafts.
+    """
+    num_tokens = cell.estimate(PER_FORWARD).value
+    plain = cell.baseline.estimate(PER_FORWARD).value if cell.baseline is not None else nan
+    cost = num_tokens / plain / cell.speedup.value
+    if isnan(cost):
+        return ""
+    return f"a round takes {cost:.1f} times as long as a plain step and brings {num_tokens:.1f} tokens"
 
 
 def _speeds(cells: Sequence[CellResult]) -> str:

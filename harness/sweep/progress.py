@@ -17,7 +17,7 @@ from harness.cli.command_line import say
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_LINES = 10.0
 PACE_SHARE = 0.1
 """Of the requests, from which on their pace counts, if no turn has ended before: the first ones may have compiled
 steps, and those in flight together end together."""
