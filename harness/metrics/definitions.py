@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.metrics.loops import DEFINITION as LOOP
+from harness.metrics.loops import WITHOUT as WITHOUT_LOOPS
 from harness.metrics.metric import Metric, length, rate
 from harness.metrics.position_metrics import SHARE_OF_BOUND, position_metrics
 from harness.records.request import EXPECTED_METHODS
@@ -181,6 +183,26 @@ METRICS: dict[str, Metric] = {
         )
         for method in EXPECTED_METHODS
     },
+    "looping_answers": rate(
+        "looping answers (%)",
+        f"answers that loop / answers: {LOOP}; empty where tokens are not known, the target's weights are random or "
+        "acceptance is synthetic",
+        "num_looping_answers",
+        "num_answers",
+    ),
+    "acceptance_rate_without_loops": rate(
+        "acceptance rate without loops (%)",
+        "the acceptance rate of the answers that do not loop; empty where loops are not looked for",
+        f"num_accepted_tokens{WITHOUT_LOOPS}",
+        f"num_draft_tokens{WITHOUT_LOOPS}",
+    ),
+    "full_draft_length_without_loops": length(
+        "acceptance length without loops, full drafts",
+        "the acceptance length of full drafts of the answers that do not loop; empty where loops are not looked for",
+        (f"num_full_drafts{WITHOUT_LOOPS}", f"num_accepted_in_full_drafts{WITHOUT_LOOPS}"),
+        f"num_full_drafts{WITHOUT_LOOPS}",
+        low=1.0,
+    ),
     "share_of_bound": SHARE_OF_BOUND,
     "tokens_per_forward": length(
         "tokens per target forward",

@@ -14,6 +14,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.metrics.loops import loop_values
 from harness.metrics.measured_sums import NONE_MEASURED, measured_values
 from harness.metrics.reasoning_sums import boundary_values
 from harness.metrics.request_work import forwards, shares_in_flight, steps
@@ -77,6 +78,7 @@ def cell_sums(cell: CellRecord) -> CellSums:
     known = _round_sums(cell.requests) if cell.knowledge is Knowledge.rounds else coarse_sums(cell)
     known[0]["share_s"] = scaled_by_session(known[0]["share_s"], cell)
     known[0].update(num_forwards=forwards(cell), num_steps=steps(cell))
+    known[0].update(loop_values(cell, known[0]))
     measurement = cell.config.get("measurement", {})
     limits = {name: measurement.get(f"max_{name}_ms") for name in GOOD_WITHIN}
     found = {name: limit for name, limit in limits.items() if limit}

@@ -14,6 +14,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.comparison import Group, method_rank
 from harness.metrics.definitions import LABEL_NOTES
 from harness.records.shared_cores import beside_other_workers
+from harness.report.loop_notes import LOOPS_NOTE, is_looping
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.guarantee import RANDOM_WEIGHTS
 from harness.settings.models import Weights, drafter_traits
@@ -167,6 +168,7 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     notes += [SESSIONS] if re.search(r"\d sessions", found) else []
     notes += [REQUESTS_FAILED] if re.search(r"\d requests failed", found) else []
     notes += [DISTURBED_NOTE] if any(is_disturbed(cell) for cell in cells) else []
+    notes += [LOOPS_NOTE] if any(map(is_looping, cells)) else []
     notes += [f"{TIMES}{text}." for cell in cells for text in beside_other_workers(cell.record.fallbacks)]
     notes += [f"{ASSUMED}: {text}." for cell in cells for text in cell.record.assumptions]
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []

@@ -14,6 +14,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.results import Results
 from harness.report.cell_names import DISTURBED_NOTE, TREE_NOTES, label_notes
 from harness.report.first_screen import TITLE, FirstScreen
+from harness.report.loop_notes import LOOPS_NOTE
 from harness.report.sections import references
 from harness.report.table import Table
 from harness.report.tables.engines import engine_lines
@@ -57,7 +58,7 @@ def print_summary(
         _print_table(console, table)
         _print_lines(console, table.notes[:1], "dim")
     _print_lines(console, engine_lines(cells), "cyan")
-    notes = [note for note in label_notes(cells) if note not in (*TREE_NOTES, DISTURBED_NOTE)]
+    notes = [note for note in label_notes(cells) if note not in (*TREE_NOTES, DISTURBED_NOTE, LOOPS_NOTE)]
     console.print()
     _print_lines(console, [*screen.below, *notes, DEFINITIONS], "dim")
 

@@ -11,6 +11,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.definitions import metric
 from harness.metrics.estimates import Estimate
 from harness.report.cell_names import DISTURBED, drafter_name, is_disturbed
+from harness.report.loop_notes import LOOPS, is_inflated
 from harness.report.number_format import PLAIN, Number, without_width_zero
 from harness.report.table import NONE, Entry
 
@@ -46,12 +47,15 @@ def metric_number(
 
     Args:
         style: of the number; None is that of the metric.
-        cells: those it comes from; if it is a time and one of them was disturbed, a mark follows it.
+        cells: those it comes from; a mark follows a time if one of them was disturbed, acceptance if answers loop.
     """
     item = metric(name)
     shown = estimate if item.of_tokens else without_width_zero(estimate)
-    is_marked = not item.of_tokens and not isnan(shown.value) and any(map(is_disturbed, cells))
-    mark = DISTURBED if is_marked else ""
+    mark = ""
+    if not isnan(shown.value):
+        is_marked = not item.of_tokens and any(map(is_disturbed, cells))
+        loops = any(is_inflated(name, cell) for cell in cells)
+        mark = DISTURBED if is_marked else LOOPS if loops else ""
     return Number(*shown, style=style or item.style, signed=signed, sign=sign, mark=mark)
 
 

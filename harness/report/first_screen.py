@@ -14,6 +14,7 @@ from harness.metrics.cell import CellResult
 from harness.metrics.definitions import footnotes
 from harness.report.blocks import Block, blocks, shared_settings
 from harness.report.cell_names import DISTURBED, is_disturbed
+from harness.report.loop_notes import LOOPS, is_looping, loop_text
 from harness.report.missing_values import missing_value_notes
 from harness.report.table import Table
 from harness.report.tables.by_position import (
@@ -27,6 +28,8 @@ from harness.report.tables.methods import DIFFERENT_DRAFTS
 from harness.report.verdicts import verdict
 
 TITLE = "Which method keeps most, and what it buys"
+MAX_LOOPS = 3
+"""Cells with answers that loop; further ones are counted."""
 MAX_ANSWERS = 8
 """Sentences; further blocks are counted."""
 MAX_ROWS = 32
@@ -98,6 +101,7 @@ class FirstScreen:
         cells = [cell for cell in shown if not cell.record.has_failed]
         names = [name for block in self.in_full for name in shown_metrics(block.shown) if "_per_pos_" not in name]
         lines = [LEGEND] if any(map(is_disturbed, cells)) else []
+        lines += self._loops
         lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names, "speedup"])))
         lines += [DIFFERENT_DRAFTS] if any(draws_differently(block) for block in self.in_full) else []
         left_out = [block for block in self.blocks if block not in self.in_full and not block.first.is_baseline]
@@ -107,3 +111,11 @@ class FirstScreen:
         last = max((cell.estimates.sums.num_positions for cell in cells), default=0)
         lines += [f"Positions {MAX_POSITIONS + 1} to {last}: {BEHIND}."] if last > MAX_POSITIONS else []
         return lines
+
+    @property
+    def _loops(self) -> list[str]:
+        """Of the cells in the tables some of whose answers loop, acceptance without them."""
+        found = [(block, cell) for block in self.in_full for cell in block.shown if is_looping(cell)]
+        lines = [f"{LOOPS} {block.label(cell)}: {loop_text(cell)}." for block, cell in found[:MAX_LOOPS]]
+        num_more = len(found) - len(lines)
+        return [*lines, *([f"{LOOPS} {num_more} more cells: see the warnings."] if num_more else [])]

@@ -25,11 +25,14 @@ from harness.report.cell_names import (
     varying,
 )
 from harness.report.gpu_notes import gpu_notes
+from harness.report.loop_notes import LOOPS, is_looping, loop_text
 from harness.report.missing_values import UNKNOWN, masked_text
 from harness.settings.depth import depths_name
 from harness.settings.run import skipped_lines
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
+LOOPS_NAMED = 8
+"""As many cells with answers that loop have a line of their own."""
 DRIFTS_NAMED = 5
 """As many disturbed cells have a line of their own."""
 
@@ -74,6 +77,7 @@ def warnings(results: Results) -> list[str]:
     unlike = [cell for cell, item in compared if item is not None and item.num_other]
     if unlike:
         found.append(f"answers: {unlike_baseline_text(unlike)} ({_names(unlike, results.cells)})")
+    found += _of_loops([cell for cell in done if is_looping(cell)], results.cells)
     masked = [item for item in results.recording.cells if item.num_masked_drafts]
     found += _by_cells("terms", [(masked_text(item), item.cell) for item in masked], results.cells)
     found += _by_cells("positions", [(text, cell) for cell in done for text in _beyond_positions(cell)], results.cells)
@@ -94,6 +98,17 @@ def _beyond_positions(cell: CellResult) -> list[str]:
     return [
         f"{share:.0%} of the drafts began with more than {cell.record.drafter_positions:,} tokens, the positions that "
         "the drafter's file names (max_position_embeddings): it was not trained for them, and acceptance falls there"
+    ]
+
+
+def _of_loops(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
+    """Cells some of whose answers loop: each by itself, or in one line where there are many."""
+    if len(cells) <= LOOPS_NAMED:
+        return [f"loops: {_place(cell, among)}: {loop_text(cell)} (marked {LOOPS})" for cell in cells]
+    shares = [cell.estimate("looping_answers").value for cell in cells]
+    return [
+        f"loops: in each of {len(cells)} cells {min(shares):.0%} to {max(shares):.0%} of the answers loop, which "
+        f"inflates acceptance (marked {LOOPS}; looping_answers and *_without_loops in cells.csv)"
     ]
 
 

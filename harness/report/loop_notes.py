@@ -1,0 +1,47 @@
+"""What a report says of cells some of whose answers loop; what a loop is: `harness.metrics.loops`."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from harness.metrics.cell import CellResult
+from harness.report.number_format import format_value
+
+LOOPS = "‡"
+"""Marks the acceptance of a cell some of whose answers loop."""
+LEAST_SHARE = 0.01
+"""Of looping answers, from which on a cell is marked; below it only its columns tell of them."""
+LOOPS_NOTE = (
+    f"{LOOPS}: answers of the cell loop, which inflates its acceptance, and with it its speed; the warnings give the "
+    "acceptance without them, as do looping_answers and *_without_loops in cells.csv."
+)
+_INFLATED = ("acceptance_rate", "mean_acceptance_length", "full_draft_length", "tokens_per_forward")
+
+
+def is_looping(cell: CellResult) -> bool:
+    """Whether so many answers of a cell with a drafter loop that its acceptance is marked."""
+    return not cell.is_baseline and cell.estimate("looping_answers").value >= LEAST_SHARE
+
+
+def is_inflated(name: str, cell: CellResult) -> bool:
+    """Whether a number of a cell is larger for its loops."""
+    return name in _INFLATED and is_looping(cell)
+
+
+def loop_text(cell: CellResult) -> str:
+    """What share of the answers loops, and acceptance with and without them."""
+    num_looping, total = (cell.estimates.total(name) for name in ("num_looping_answers", "num_answers"))
+    share = format_value(num_looping / total, "percent")
+    text = f"{share} % of the answers loop ({num_looping:.0f} of {total:.0f})"
+    rates = [_text(cell, name, "percent") for name in ("acceptance_rate_without_loops", "acceptance_rate")]
+    lengths = [_text(cell, name, "length") for name in ("full_draft_length_without_loops", "full_draft_length")]
+    if not rates[0]:
+        return f"{text}; acceptance without them is not known"
+    text += f"; acceptance {rates[0]} % without them, {rates[1]} % with"
+    return f"{text}; length {lengths[0]} without, {lengths[1]} with" if lengths[0] else text
+
+
+def _text(cell: CellResult, name: str, style: str) -> str:
+    """The value of a metric; empty where there is none."""
+    value = cell.estimate(name).value
+    return "" if isnan(value) else format_value(value, style)
