@@ -1,14 +1,12 @@
 """The acceptance test of one draft token, once the sums of its target row are known.
 
-    probabilistic, strict, lenient   u * l * q(X) < p(X), strict with a one-hot q
-    typical                          p(X) > min(epsilon, delta * exp(-H(p)))
-    synthetic                        u * a_{i-1} < a_i
-    coupled                          X is what the target draws with the same noise, known as its row's argmax
-    fly                              u * q(X) < p(X); what fails may be OPEN to be deferred (kernels.fly)
-    block                            no test yet: log p(X) and log q(X) are kept for kernels.decide
-    temperature 0                    X is the argmax, under every method but synthetic; fly may defer others
-    greedy above temperature 0       not defined: every draft token is impossible
+    limit           the rule's limit, such as u * q(X), < p(X)
+    test            what the rule makes of p(X), q(X), u and a statistic of the row
+    coupled noise   X is what the target draws with the same noise, known as its row's argmax
+    count           no test yet: log p(X) and log q(X) are kept for kernels.decide
 
+The hooks are those of kernels.methods.hooks. At temperature 0 a token passes iff it is the argmax, unless the rule
+ignores tokens; a rule that defers may let others pass later.
 All of it is float64 arithmetic on single tokens. The reference twin is kernels.reference.verify.
 """
 
@@ -18,7 +16,7 @@ import triton
 import triton.language as tl
 
 from .addresses import draft_row, draft_slot
-from .device_streams import ACCEPT, COUPLED, to_unit, uniform, words
+from .device_streams import ACCEPT, uniform
 from .device_weights import log_probability
 from .token_mask import allowed_logit, draft_mask_row
 
@@ -28,20 +26,7 @@ IMPOSSIBLE: tl.constexpr = tl.constexpr(3)
 """A draft token that cannot be verified: outside the vocabulary, or with a row that has no distribution, or one that
 its draft distribution cannot have produced; under greedy verification any, at a temperature above 0."""
 OPEN: tl.constexpr = tl.constexpr(4)
-"""Of fly: rejected, unless those that follow it pass; the target has entropy enough, and the token is possible."""
-EPSILON: tl.constexpr = tl.constexpr(0)
-DELTA: tl.constexpr = tl.constexpr(1)
-LENIENCY: tl.constexpr = tl.constexpr(2)
-RATES: tl.constexpr = tl.constexpr(3)
-"""Where the method's parameters stand in the rule, [3 + 1 + K] float64; the rates begin with a_0 = 1."""
-FLY_THRESHOLD: tl.constexpr = tl.constexpr(0)
-FLY_TOP_K: tl.constexpr = tl.constexpr(1)
-FLY_WINDOW: tl.constexpr = tl.constexpr(2)
-"""The same in a rule of fly."""
-RULES = ("strict", "coupled", "greedy", "probabilistic", "block", "typical", "lenient", "fly", "synthetic", "pr35461")
-"""Methods that `accept_or_reject` and kernels.decide know; kernels.verify refuses others before a launch."""
-SHARED_DRAW: tl.constexpr = tl.constexpr(-(2**31))
-"""kernels.reference.pr35461.ACCEPT_DRAW as a 32-bit integer."""
+"""Of rules that defer: rejected, unless those that follow it pass; a possible token whose row lets it be deferred."""
 
 
 @triton.jit
@@ -118,9 +103,8 @@ def prepare(
                 )
     seed, first_position, round_index = stream
     position = first_position + index
-    if METHOD == "pr35461":
-        first, second, _, _ = words(seed, COUPLED, position, position * 0, SHARED_DRAW)
-        uniform_number = to_unit(first, second)
+    if METHOD.uniform is not None:
+        uniform_number = METHOD.uniform(seed, position, round_index)
     else:
         uniform_number = uniform(seed, ACCEPT, position, round_index)
     return token, logit, proposed, uniform_number
@@ -148,60 +132,46 @@ def load_prepared(state, row):
 
 
 @triton.jit
-def rejection_limit(rule, draft_prob, uniform_number, METHOD: tl.constexpr):
-    """float64 u * l * q(X): a draft token that is compared with q passes where p(X) is above it."""
-    if METHOD == "lenient":
-        return uniform_number * (draft_prob * tl.load(rule + LENIENCY))
-    else:
-        return uniform_number * draft_prob
-
-
-@triton.jit
 def accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD: tl.constexpr, unnormalized=None):
     """(PASSED, REJECTED, IMPOSSIBLE or OPEN; float64 log p(X)), for the draft token at `index`, or for several.
 
     Args:
         prepared: from `prepare`.
-        stats: of its target row: maximum, normalizer, threshold, argmax, entropy.
-        unnormalized: where nothing is cut from the row: (`rejection_limit` of the token, its weight
+        stats: of its target row: maximum, normalizer, threshold, argmax, the rule's statistic.
+        unnormalized: where nothing is cut from the row: (`Hooks.limit` of the token, its weight
             exp((logit - maximum) / T) in float64), neither of which waits for the normalizer. Of log q(X) it only
-            matters then whether it is -inf. Not used by block.
+            matters then whether it is -inf. Not used by rules that count.
     """
     token, logit, proposed, uniform_number = prepared
-    maximum, normalizer, threshold, argmax, entropy = stats
+    maximum, normalizer, threshold, argmax, statistic = stats
     known = (token >= 0) & (token < target.vocab_size) & (normalizer == normalizer)
     target_logprob = log_probability(logit, maximum, normalizer, threshold, temperature)
     certain = tl.where(token == argmax, 0.0, -float("inf")).to(tl.float64)
     target_logprob = tl.where(temperature == 0, certain, target_logprob)
     valid = known & (proposed > -float("inf"))
-    if METHOD == "greedy":
+    if METHOD.greedy_only:
         valid = valid & (temperature == 0)
-    if METHOD == "block":
+    if METHOD.count is not None:
         passes = valid
-    elif METHOD == "coupled":
+        if METHOD.is_own:
+            passes = tl.where(temperature == 0, token == argmax, valid)
+    elif METHOD.noise == "coupled":
         passes = token == argmax
     elif unnormalized is not None:
-        tl.static_assert(METHOD == "probabilistic" or METHOD == "lenient", "expected a rule that compares with q")
+        tl.static_assert(METHOD.limit is not None, "expected a rule that compares p(X) with a limit")
         passes = tl.where(temperature == 0, token == argmax, unnormalized[0] * normalizer < unnormalized[1])
     else:
         target_prob = tl.exp(target_logprob)
-        if METHOD == "synthetic":
-            before = tl.load(rule + RATES + index)
-            passes = uniform_number * tl.where(before > 0, before, 1.0) < tl.load(rule + RATES + 1 + index)
-        elif METHOD == "typical":
-            limit = tl.minimum(tl.load(rule + EPSILON), tl.load(rule + DELTA) * tl.exp(-entropy))
-            passes = (target_prob > limit) | (target_prob == 1)
+        if METHOD.limit is not None:
+            passes = METHOD.limit(rule, index, tl.exp(proposed), uniform_number) < target_prob
         else:
-            tl.static_assert(
-                METHOD == "strict" or METHOD == "greedy" or METHOD == "probabilistic" or METHOD == "lenient"
-                or METHOD == "fly" or METHOD == "pr35461",
-                "expected a method with a rule",
-            )  # fmt: skip
-            passes = rejection_limit(rule, tl.exp(proposed), uniform_number, METHOD) < target_prob
+            passes = METHOD.test(rule, index, target_prob, tl.exp(proposed), uniform_number, statistic)
+        if METHOD.is_own:
+            passes = tl.where(temperature == 0, token == argmax, passes & (target_prob > 0))
     judgement = tl.where(valid, tl.where(passes, PASSED, REJECTED), IMPOSSIBLE)
-    if METHOD == "fly":
+    if METHOD.may_defer is not None:
         # A row that is certain has the probabilities of temperature 1 here.
         possible = tl.where(temperature == 0, logit > -float("inf"), target_logprob > -float("inf"))
-        is_open = (judgement == REJECTED) & possible & (entropy >= tl.load(rule + FLY_THRESHOLD))
+        is_open = (judgement == REJECTED) & possible & METHOD.may_defer(rule, statistic)
         judgement = tl.where(is_open, OPEN, judgement)
     return judgement, target_logprob

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .contract import Verification
 from .meeting import STRIDE
-from .workspace import Workspace, rule_values
+from .methods import Rule
+from .workspace import Workspace
 
 WORDS_PER_ROW, WORDS_PER_WALK, SPARE_WORDS = 3, STRIDE.value // 2, 16
 """Of 8 bytes: what the counters of a row, its request and its draft row take at most; what that of a walk through a
@@ -65,10 +65,10 @@ class CallMemory(Workspace):
         self._buffers[name] = self._words[first : self._num_taken].view(dtype)
         return self._buffers[name]
 
-    def rule(self, verification: Verification, width: int, device: torch.device) -> Tensor:
-        """As a workspace's, from fills instead of a copy; no method without parameters reads it."""
-        values = rule_values(verification, width)
-        rule = torch.empty(len(values), dtype=torch.float64, device=device)
-        for place, value in enumerate(values if verification.traits.parameters else []):
-            rule[place].fill_(value)
-        return rule
+    def rule(self, rule: Rule, width: int, device: torch.device) -> Tensor:
+        """As a workspace's, from fills instead of a copy; what is beyond the parameters is not read."""
+        values = rule.values(width)
+        found = torch.empty(max(1 + width, len(values)), dtype=torch.float64, device=device)
+        for place, value in enumerate(values):
+            found[place].fill_(value)
+        return found

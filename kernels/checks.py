@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
-from .methods import Method, SiblingDraws, TreeMethod
 
 LOGITS_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 STATS_DTYPES = {"maximum": torch.float32, "normalizer": torch.float64, "threshold": torch.float32}
@@ -127,32 +126,11 @@ def check_is_chain(draft: Draft) -> None:
 
 
 def check_shape(draft: Draft, verification: Verification) -> None:
-    """Raises ValueError where a method does not verify drafts of this shape: a tree by a method for chains, siblings
-    that are no independent draws by K-SEQ, or a tree by synthetic acceptance without rates of trees."""
+    """Raises ValueError where a method does not verify drafts of this shape: a tree by a method for chains, or what its
+    rule refuses."""
     if not verification.traits.siblings:
         check_is_chain(draft)
-    elif verification.traits.ignores_tokens and draft.parents is not None and not verification.synthetic_tree_rates:
-        raise ValueError("synthetic_tree_rates must have the rates of trees, where draft.parents make one; found none")
-    check_siblings(draft, verification.method)
-
-
-def no_rule(method: Method, place: str) -> ValueError:
-    """For a method that has a row in kernels.methods and no rule in a core, which must not run it by another one's.
-
-    Args:
-        method: that one.
-        place: where its rule belongs.
-    """
-    return ValueError(f"{method.value}: expected a method with a rule in {place}, found none; add it there")
-
-
-def check_siblings(draft: Draft, method: object) -> None:
-    """Raises ValueError where K-SEQ is asked about siblings that are not independent draws of one row."""
-    if method is not TreeMethod.kseq or draft.parents is None or draft.token_ids.shape[1] == 0:
-        return
-    if draft.siblings is SiblingDraws.distinct or draft.logits is None:
-        found = "distinct ones" if draft.logits is not None else "drafts without logits"
-        raise ValueError(f"kseq verifies siblings that are independent draws of cached logits, found {found}")
+    verification.rule.check(draft)
 
 
 def check_parent_rows(draft: Draft) -> None:

@@ -45,7 +45,7 @@ def load_early(
 
 @triton.jit
 def _add_step(
-    values, offsets, sofar, high, low, METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr,
+    values, offsets, sofar, high, low, SUMS_ENTROPY: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr,
     LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """(maximum, sums, moments, places) of every thread after one more step, and the largest logits of the step."""
@@ -57,7 +57,7 @@ def _add_step(
     reference = tl.where(higher == -float("inf"), 0.0, higher)
     weights = weigh(logits, reference[:, :, None], high, low)
     shrink = weigh(maximum, reference, high, low).to(tl.float64)
-    if METHOD == "typical":
+    if SUMS_ENTROPY:
         distances = logits - reference[:, :, None]
         moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
         added = tl.sum(tl.where(weights > 0, weights * distances, 0.0), axis=2).to(tl.float64)
@@ -73,8 +73,8 @@ def _add_step(
 @triton.jit
 def sum_chunks(
     target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
-    METHOD: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
+    SUMS_ENTROPY: tl.constexpr, RACES: tl.constexpr, GREEDY: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    GROUP: tl.constexpr, UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
 ):  # fmt: skip
     """Statistics of PARTS chunks of one row, a chunk for each warp.
 
@@ -82,13 +82,15 @@ def sum_chunks(
     meet once a chunk and not once a step.
 
     Args:
+        SUMS_ENTROPY: sum the moments that the entropy follows from.
+        RACES: coupled noise decides.
         early: of the first EARLY steps, from `load_early`; not where coupled noise decides.
 
     Returns:
         ([PARTS] float32 maximum, float64 sum, float64 moment, int32 first token with the maximum of each chunk; what
         `race` keeps of coupled noise). See kernels.arguments.RowBuffers for those that mean something.
     """
-    tl.static_assert(EARLY == 0 or METHOD != "coupled", "coupled noise races in every step")
+    tl.static_assert(EARLY == 0 or not RACES, "coupled noise races in every step")
     LANES: tl.constexpr = 32
     STEP: tl.constexpr = LANES * GROUP
     high, low = scale(temperature)
@@ -103,13 +105,13 @@ def sum_chunks(
     for step in tl.static_range(EARLY):
         offsets = first + step * STEP
         values = only_allowed(early[step].to(tl.float32), offsets, target.vocab_size, mask, GROUP)
-        sofar, _ = _add_step(values, offsets, sofar, high, low, METHOD, GREEDY, PARTS, LANES, GROUP)
+        sofar, _ = _add_step(values, offsets, sofar, high, low, SUMS_ENTROPY, GREEDY, PARTS, LANES, GROUP)
     for step in tl.range(EARLY * STEP, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
         values = load_row(row_logits, offsets, target.vocab_size, target.in_words, target.lead)
         values = only_allowed(values, offsets, target.vocab_size, mask, GROUP)
-        sofar, largest = _add_step(values, offsets, sofar, high, low, METHOD, GREEDY, PARTS, LANES, GROUP)
-        if METHOD == "coupled" and not GREEDY:
+        sofar, largest = _add_step(values, offsets, sofar, high, low, SUMS_ENTROPY, GREEDY, PARTS, LANES, GROUP)
+        if RACES and not GREEDY:
             groups = chunks[:, None] * (CHUNK // GROUP) + step // GROUP + tl.arange(0, LANES)[None, :]
             kept = race(
                 kept, values, largest, offsets, groups, target.vocab_size, output.to_target_ids, seed, position, high,
@@ -120,7 +122,7 @@ def sum_chunks(
     reference = tl.where(highest == -float("inf"), 0.0, highest)[:, None]
     shrink = weigh(maximum, reference, high, low).to(tl.float64)
     moment = tl.full((PARTS,), 0.0, tl.float64)
-    if METHOD == "typical":
+    if SUMS_ENTROPY:
         moved = tl.where(sums > 0, sums * (maximum - reference).to(tl.float64), 0.0)
         moment = tl.sum(shrink * (moments + moved), axis=1)
     first_place = tl.full((PARTS,), 0, tl.int32)
@@ -162,8 +164,8 @@ def _leader_of_group(
 @triton.jit
 def read_group(
     target, rows, state, streams, output, row_logits, mask, request, index, row, temperature, group,
-    METHOD: tl.constexpr, GREEDY: tl.constexpr, SETS: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr,
-    GROUP: tl.constexpr, UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
+    SUMS_ENTROPY: tl.constexpr, RACES: tl.constexpr, GREEDY: tl.constexpr, SETS: tl.constexpr, PARTS: tl.constexpr,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr, early=None, EARLY: tl.constexpr = 0,
 ):  # fmt: skip
     """Read the chunks of one program, SETS times PARTS of them; with one set `early` may have the first steps."""
     tl.static_assert(EARLY == 0 or SETS == 1, "early steps are of the first set")
@@ -173,18 +175,18 @@ def read_group(
         first_chunk = (group * SETS + part) * PARTS
         highest, total, moment, first_place, kept = sum_chunks(
             target, output, row_logits, mask, temperature, first_chunk, seed, position, kept,
-            METHOD, GREEDY, PARTS, CHUNK, GROUP, UNROLL, early, EARLY,
+            SUMS_ENTROPY, RACES, GREEDY, PARTS, CHUNK, GROUP, UNROLL, early, EARLY,
         )  # fmt: skip
         chunks = first_chunk + tl.arange(0, PARTS)
         at = row * rows.num_chunks + chunks
         inside = chunks < rows.num_chunks
         tl.store(rows.chunk_maximum + at, highest, mask=inside)
         tl.store(rows.chunk_sum + at, total, mask=inside)
-        if METHOD == "typical":
+        if SUMS_ENTROPY:
             tl.store(rows.chunk_moment + at, moment, mask=inside)
         if GREEDY:
             tl.store(rows.chunk_argmax + at, first_place, mask=inside)
-    if METHOD == "coupled" and not GREEDY:
+    if RACES and not GREEDY:
         leader = _leader_of_group(
             target, rows, output, row_logits, mask, temperature, group * SETS * PARTS, SETS * PARTS, seed, position,
             kept, PARTS, CHUNK, GROUP,

@@ -73,7 +73,7 @@ def stop_index(tokens, state, request):
 
 @triton.jit
 def keep_stats(rows, row, stats):
-    """Store the statistics of a row: maximum, normalizer, threshold, argmax, entropy."""
+    """Store the statistics of a row: maximum, normalizer, threshold, argmax, the rule's statistic."""
     maximum, normalizer, threshold, argmax, _ = stats
     tl.store(rows.maximum + row * rows.stride, maximum)
     tl.store(rows.normalizer + row * rows.stride, normalizer)
@@ -96,12 +96,12 @@ def conclude_row(
     target, tokens, rule, rows, state, temperature, request, index, count, prepared, stats,
     METHOD: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
-    """Keep the statistics of a row (maximum, normalizer, threshold, argmax, entropy) and test its draft token."""
+    """Keep the statistics of a row (maximum, normalizer, threshold, argmax, its own) and test its draft token."""
     row = request.to(tl.int64) * (tokens.width + 1) + index
     keep_stats(rows, row, stats)
     if index < count:
         judgement, target_logprob = accept_or_reject(target, rule, temperature, index, prepared, stats, METHOD)
-        if METHOD == "block":
+        if METHOD.count is not None:
             tl.store(state.target_logprobs + row, target_logprob)
             tl.store(state.draft_logprobs + row, prepared[2])
         tl.store(state.judgements + row, judgement)
@@ -133,7 +133,7 @@ def is_last_of_few(counter, num_arrivals):
 
 @triton.jit
 def emit_from_target(
-    target, draft, tokens, rows, state, output, temperature, request, index, plan, stats, argmax, chunks,
+    target, draft, tokens, rule, rows, state, output, temperature, request, index, plan, stats, argmax, chunks,
     uniform_number, METHOD: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Draw the next token from the target row after `index` accepted tokens, or from it without one token.
@@ -145,7 +145,7 @@ def emit_from_target(
     opened = open_rows(target, draft, tokens, state, temperature, request, 0, index, plan, stats, METHOD, False)
     sample_next(
         target, draft, tokens, temperature, rows, state, output, request, 0, index, plan, 0, 0,
-        opened, argmax, chunks, uniform_number, METHOD, False, False, CHUNK, CHUNKS_PADDED,
+        opened, argmax, chunks, uniform_number, METHOD, False, False, CHUNK, CHUNKS_PADDED, None, rule,
     )  # fmt: skip
 
 
@@ -164,12 +164,12 @@ def conclude_only_row(
     maximum, normalizer, threshold, argmax, _ = stats
     keep_stats(rows, request.to(tl.int64), stats)
     invalid = normalizer != normalizer
-    if METHOD == "greedy":
+    if METHOD.greedy_only:
         invalid = invalid | (temperature > 0)
     write_verdict(tokens, output, request, 0, invalid, 1)
     if EMITS:
         emit_from_target(
-            target, draft, tokens, rows, state, output, temperature, request, index, FROM_TARGET,
+            target, draft, tokens, None, rows, state, output, temperature, request, index, FROM_TARGET,
             (maximum, normalizer, threshold), argmax, chunks, uniform_number, METHOD, CHUNK, CHUNKS_PADDED,
         )  # fmt: skip
     else:
@@ -193,9 +193,9 @@ def arrive(
         if EMITS:
             row = request.to(tl.int64) * (tokens.width + 1) + index
             emit_from_target(
-                target, draft, tokens, rows, state, output, temperature, request, index, plan, load_stats(rows, row),
-                tl.load(rows.argmax + row, cache_modifier=".cg"), load_chunks(rows, row, CHUNKS_PADDED),
-                load_uniform(state, row), METHOD, CHUNK, CHUNKS_PADDED,
+                target, draft, tokens, rule, rows, state, output, temperature, request, index, plan,
+                load_stats(rows, row), tl.load(rows.argmax + row, cache_modifier=".cg"),
+                load_chunks(rows, row, CHUNKS_PADDED), load_uniform(state, row), METHOD, CHUNK, CHUNKS_PADDED,
             )  # fmt: skip
         else:
             tl.store(state.plans + request, plan)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .call_memory import counters_for
 from .checks import check_is_chain
 from .contract import Draft, Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationResult
-from .methods import TreeMethod, VerificationMethod
+from .methods import NAMED_METHODS, TreeMethod, VerificationMethod
 from .operations import MASK, NAMESPACE, SAMPLING, STATS, STREAMS, register
 from .reference.logprobs import TopLogprobs, check_processed
 from .streams import Purpose
@@ -24,6 +24,9 @@ __all__ = ["counters_for", "coupled_draw", "draw", "logprobs", "verify"]
 
 register()
 OPERATIONS = getattr(torch.ops, NAMESPACE)
+for _method in NAMED_METHODS.values():
+    # a graph that is being compiled imports nothing: what a Verification needs is there before
+    _ = _method.parameter_names
 
 
 def verify(
@@ -58,13 +61,7 @@ def verify(
         draft.num_draft_tokens,
         **_of_rows(sampling, streams, mask),
         method=method.value,
-        epsilon=verification.epsilon,
-        delta=verification.delta,
-        leniency=verification.leniency,
-        synthetic_rates=verification.synthetic_rates,
-        fly_window_size=verification.fly_window_size,
-        fly_entropy_threshold=verification.fly_entropy_threshold,
-        fly_entropy_top_k=verification.fly_entropy_top_k,
+        parameters=verification.rule.numbers(),
         draft_logits=draft.logits,
         idx_mapping=draft.idx_mapping,
         draft_to_target=draft.draft_to_target,

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_wait
 from .acceptance_test import accept_or_reject
 from .addresses import draft_slot
 from .conclude import is_last_of_few, served_count, write_padding
-from .decide import FROM_RESIDUAL, UNDECIDED, decide_loaded, entry, load_token_ids, position_passes, store_verdict
+from .decide import FROM_RESIDUAL, UNDECIDED, decide_loaded, entry, load_token_ids, store_verdict
 from .device_streams import load_stream
 from .device_weights import inverse, scale
 from .request_rows import anchored, combine_rows, compare_drafts, prepare_all
@@ -98,11 +98,11 @@ def _deciding_pass_kernel(
             tl.load(draft.normalizer + at, mask=kept, other=1.0),
         )
         proposed, limits, inverse_of_draft = compare_drafts(
-            rule, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD
+            rule, columns, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD
         )
         if OVERLAPS:
             limits, inverse_of_draft = anchored(limits), anchored(inverse_of_draft)
-            if METHOD == "block":
+            if METHOD.count is not None:
                 proposed, uniform_numbers = anchored(proposed), limits
     if OVERLAPS:
         gdc_wait()
@@ -117,7 +117,7 @@ def _deciding_pass_kernel(
             )
             of_draft = found[0], tl.full(found[0].shape, -float("inf"), tl.float32), found[1]
             proposed, limits, inverse_of_draft = compare_drafts(
-                rule, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD
+                rule, columns, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD
             )
         ahead = inverse_of_draft, (high, low)
         maximum, normalizer, argmax, weights = combine_rows(
@@ -135,13 +135,13 @@ def _deciding_pass_kernel(
             (limits, weights),
         )  # fmt: skip
         index, plan, needed, invalid, log_ratios = decide_loaded(
-            columns, token_ids, judged, normalizer, target_logprobs, proposed, uniform_numbers, temperature, count,
-            METHOD, True, WIDTH_PADDED, False,
+            rule, columns, token_ids, judged, normalizer, target_logprobs, proposed, uniform_numbers, temperature,
+            count, METHOD, True, WIDTH_PADDED, False,
         )  # fmt: skip
         position = index
         is_mine = (order == 0) & (plan >= FROM_RESIDUAL)
         num_programs = NUM_GROUPS
-        if METHOD == "block":
+        if METHOD.count is not None:
             position = tokens.width - 1 - order
             is_mine = ((needed >> position) & 1) != 0
             num_programs = NUM_GROUPS * tl.sum((needed >> tl.arange(0, 32)) & 1, axis=0)
@@ -154,16 +154,16 @@ def _deciding_pass_kernel(
             chunks = group * PARTS + tl.arange(0, PARTS)
             masses = weigh_chunks(
                 target, draft, opened, chunks, stream[0], stream[1] + position,
-                METHOD, True, False, PARTS, CHUNK, GROUP, UNROLL, SPREAD,
+                True, False, PARTS, CHUNK, GROUP, UNROLL, SPREAD, METHOD, rule,
             )[0]  # fmt: skip
-            if METHOD == "block":
+            if METHOD.count is not None:
                 places = (request.to(tl.int64) * state.num_positions + position) * rows.num_chunks + chunks
             else:
                 places = request.to(tl.int64) * rows.num_chunks + chunks
             tl.store(state.masses + places, masses, mask=chunks < rows.num_chunks)
             emits = is_last_of_few(state.request_arrivals + request, num_programs)
         if emits:
-            if METHOD == "block":
+            if METHOD.count is not None:
                 if plan == UNDECIDED:
                     for back in range(1, tokens.width):
                         position = tokens.width - back
@@ -172,10 +172,10 @@ def _deciding_pass_kernel(
                             place = request.to(tl.int64) * state.num_positions + position
                             mass = sum_lanes(state.masses + place * rows.num_chunks, rows.num_chunks, CHUNKS_PADDED)
                             mass = mass * ratio / entry(normalizer, columns, position)
-                            if position_passes(entry(uniform_numbers, columns, position - 1), mass, ratio):
+                            if METHOD.mass_passes(rule, entry(uniform_numbers, columns, position - 1), mass, ratio):
                                 index = position
             masses_row = request.to(tl.int64) * state.num_positions
-            if METHOD == "block":
+            if METHOD.count is not None:
                 masses_row += index
                 opened = _open(
                     target, draft, tokens, temperature, request, slot, index, plan, columns, (maximum, normalizer),
@@ -187,7 +187,7 @@ def _deciding_pass_kernel(
             sample_next(
                 target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, 0,
                 opened, entry(argmax, columns, index), None, entry(next_uniforms, columns, index),
-                METHOD, True, False, CHUNK, CHUNKS_PADDED, masses,
+                METHOD, True, False, CHUNK, CHUNKS_PADDED, masses, rule,
             )  # fmt: skip
     elif (group == 0) & (order == 0):
         write_padding(target, tokens, output, request, count, WIDTH_PADDED)

@@ -10,6 +10,7 @@ from torch import Tensor
 from .arguments import DraftTokens, MaskRows, Output, RowBuffers, StreamState, TargetRows
 from .checks import check_mask
 from .contract import Draft, RowStats, Sampling, VerificationMethod
+from .methods.hooks import hooks_of
 from .passes import read_rows
 from .round import Round, no_draft
 from .row_words import read_in_words
@@ -52,7 +53,8 @@ def read_statistics(
     """
     unread = torch.empty_like(counts)
     round_ = Round(
-        method=VerificationMethod.strict,
+        hooks=hooks_of(VerificationMethod.strict),
+        traits=VerificationMethod.strict.traits,
         target=rows,
         draft=no_draft(),
         tokens=DraftTokens(counts, 0, counts, shape.num_requests, 0),

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .arguments import DraftTokens, Output, TargetRows
 from .checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
-from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationMethod
+from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, VerificationMethod
+from .methods.hooks import COUPLED, hooks_of
 from .passes import launch
 from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
@@ -70,7 +71,8 @@ def draw_rows(
     check_row_stats(row_stats, "row_stats", (num_rows,))
     sampling, streams = checked_requests(num_rows, sampling, streams)
     device, workspace = logits.device, workspace or Workspace()
-    is_coupled = method is VerificationMethod.coupled
+    hooks = hooks_of(method)
+    is_coupled = hooks.noise == COUPLED
     in_words, lead = in_words_or_lead(
         read_in_words(logits, logits.stride(0)), not (is_coupled or sampling.truncates or mask is not None)
     )
@@ -85,7 +87,8 @@ def draw_rows(
     counts = workspace.buffer("no_drafts", num_rows, torch.int64, device, zeroed=True)
     unread = workspace.buffer("unread", num_rows, torch.int64, device)
     round_ = Round(
-        method=method,
+        hooks=hooks,
+        traits=method.traits,
         target=TargetRows(
             logits,
             logits.stride(0),
@@ -99,7 +102,7 @@ def draw_rows(
         tokens=DraftTokens(counts, 0, counts, num_rows, 0),
         sampling=sampling,
         streams=stream_state(streams),
-        rule=workspace.rule(Verification(method), 0, device),
+        rule=workspace.rule(method.rule(), 0, device),
         rows=workspace.row_buffers(shape, device, row_stats),
         state=workspace.round_state(shape, device),
         output=Output(drawn.token_ids, unread, drawn.invalid, drawn.logprobs, draft_to_target),

@@ -105,14 +105,12 @@ def _draw_children_kernel(
             row_logits, maximum, threshold, row_logits, maximum, threshold, none, tl.full((), 0.0, tl.float32),
             none - 1, high, low, normalizer, mask_number, mask_number,
         )  # fmt: skip
-        summed, _ = weigh_chunks(
-            target, draft, opened, chunks, none, none, "strict", False, True, PARTS, CHUNK, GROUP, UNROLL
-        )
+        summed, _ = weigh_chunks(target, draft, opened, chunks, none, none, False, True, PARTS, CHUNK, GROUP, UNROLL)
         tl.store(row_masses + row * rows.num_chunks + chunks, summed, mask=chunks < rows.num_chunks)
     else:
         read_group(
             target, rows, rows, streams, rows, row_logits, mask, row, none, row, temperature, group,
-            "strict", False, 1, PARTS, CHUNK, GROUP, UNROLL,
+            False, False, False, 1, PARTS, CHUNK, GROUP, UNROLL,
         )  # fmt: skip
     if is_last(arrivals + row, NUM_GROUPS):
         places = tl.arange(0, CHUNKS_PADDED)

@@ -34,7 +34,6 @@ from .conclude import (
 )
 from .device_streams import load_stream
 from .device_weights import inverse
-from .fly import top_entropy_of_chunks
 from .gumbel_argmax import finish
 from .sample_next import load_chunks, load_uniform, next_uniform
 from .token_mask import target_mask_row
@@ -181,7 +180,7 @@ def _first_pass_kernel(
     if (index <= count) & part_of_row:
         row = request.to(tl.int64) * (tokens.width + 1) + index
         if index <= stop:
-            if EMITS and METHOD != "coupled":
+            if EMITS and METHOD.noise != "coupled":
                 if prepares:
                     tl.store(state.next_uniforms + row, next_uniform(stream, index, count, purpose))
             if DRAFTED:
@@ -194,12 +193,14 @@ def _first_pass_kernel(
                 if temperature == 0:
                     read_group(
                         target, rows, state, streams, output, row_logits, mask, request, index, cells, temperature,
-                        group, METHOD, True, SETS, PARTS, CHUNK, GROUP, 1, early, EARLY,
+                        group, METHOD.statistic == "entropy", METHOD.noise == "coupled", True, SETS, PARTS, CHUNK,
+                        GROUP, 1, early, EARLY,
                     )  # fmt: skip
                 else:
                     read_group(
                         target, rows, state, streams, output, row_logits, mask, request, index, cells, temperature,
-                        group, METHOD, False, SETS, PARTS, CHUNK, GROUP, UNROLL, early, EARLY,
+                        group, METHOD.statistic == "entropy", METHOD.noise == "coupled", False, SETS, PARTS, CHUNK,
+                        GROUP, UNROLL, early, EARLY,
                     )  # fmt: skip
         is_complete = False
         if DECIDES:
@@ -215,20 +216,20 @@ def _first_pass_kernel(
             if SUMS_DRAFTS:
                 draft_chunks = load_chunks(rows, _draft_cells(tokens, row), CHUNKS_PADDED)
             chunks = load_chunks(rows, row, CHUNKS_PADDED)
-            maximum, normalizer, argmax, entropy = combine_chunks(
-                rows, row, temperature, chunks, METHOD == "typical", True, CHUNKS_PADDED
+            maximum, normalizer, argmax, statistic = combine_chunks(
+                rows, row, temperature, chunks, METHOD.statistic == "entropy", True, CHUNKS_PADDED
             )
-            if METHOD == "coupled":
+            if METHOD.noise == "coupled":
                 if temperature > 0:
                     argmax = finish(state, row * rows.num_chunks, NUM_GROUPS, temperature, False, CHUNKS_PADDED)
-            if METHOD == "fly":
+            if METHOD.statistic == "own":
                 if index < count:
                     _, mass, _, _ = combine_chunks(rows, row, temperature, chunks, False, False, CHUNKS_PADDED)
-                    entropy = top_entropy_of_chunks(
+                    statistic = METHOD.of_chunks(
                         target, row_logits, mask, rule, chunks[0], maximum, mass, temperature,
                         PARTS * 32 * GROUP, CHUNK, GROUP, CHUNKS_PADDED,
                     )  # fmt: skip
-            stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, entropy)
+            stats = (maximum, normalizer, tl.full((), -float("inf"), tl.float32), argmax, statistic)
             if DRAFTED:
                 if SKIPS:
                     stop = stop_index(tokens, state, request)

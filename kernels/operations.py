@@ -20,8 +20,7 @@ from torch import Tensor
 from .call_memory import CallMemory, counters_for
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from .core import Core, reference_core, triton_core
-from .method_names import NAMED_METHODS
-from .methods import SiblingDraws
+from .methods import NAMED_METHODS, SiblingDraws
 
 NAMESPACE = "rejection_lab"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -52,13 +51,7 @@ def _verify(
     method: str,
     truncates: bool = True,
     is_mixed: bool = False,
-    epsilon: float = Verification.epsilon,
-    delta: float = Verification.delta,
-    leniency: float = Verification.leniency,
-    synthetic_rates: Sequence[float] = (),
-    fly_window_size: int = Verification.fly_window_size,
-    fly_entropy_threshold: float = Verification.fly_entropy_threshold,
-    fly_entropy_top_k: int = Verification.fly_entropy_top_k,
+    parameters: Sequence[float] = (),
     draft_truncates: bool = True,
     siblings: str = SiblingDraws.independent.value,
     counters: Tensor | None = None,
@@ -77,16 +70,8 @@ def _verify(
         _group(Sampling, named, "draft_", SAMPLING, draft_truncates),
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
-    verification = Verification(
-        NAMED_METHODS[method],
-        epsilon,
-        delta,
-        leniency,
-        tuple(synthetic_rates),
-        fly_window_size=fly_window_size,
-        fly_entropy_threshold=fly_entropy_threshold,
-        fly_entropy_top_k=fly_entropy_top_k,
-    )
+    named_method = NAMED_METHODS[method]
+    verification = Verification(named_method, **named_method.kind.of_numbers(parameters).parameters)
     num_requests, width = draft_token_ids.shape
     found = core_of(target_logits.device, num_requests, width, counters).verify(
         target_logits,
@@ -200,16 +185,9 @@ _DRAFT = ", ".join(
         "bool draft_truncates=True",
     ]
 )
-_PARAMETERS = (
-    f"float epsilon={Verification.epsilon}, float delta={Verification.delta}, "
-    f"float leniency={Verification.leniency}, float[] synthetic_rates=[], "
-    f"int fly_window_size={Verification.fly_window_size}, "
-    f"float fly_entropy_threshold={Verification.fly_entropy_threshold}, "
-    f"int fly_entropy_top_k={Verification.fly_entropy_top_k}"
-)
 _VERIFY = (
     f"(Tensor target_logits, Tensor draft_token_ids, Tensor num_draft_tokens, *, {_OF_ROWS}, str method, "
-    f"{_PARAMETERS}, {_DRAFT}, {_MASKED}, {_COUNTERS}"
+    f"float[] parameters=[], {_DRAFT}, {_MASKED}, {_COUNTERS}"
 )
 _TREE = f'Tensor? parents=None, str siblings="{SiblingDraws.independent.value}"'
 _VERIFIED = "Tensor token_ids, Tensor num_accepted, Tensor invalid"

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 import triton
 
-from .contract import VerificationMethod
 from .deciding_pass import _deciding_pass_kernel
 from .first_pass import _first_pass_kernel
 from .late_decision import decides_late, late_program
+from .methods import VerificationMethod
+from .methods.hooks import COUPLED, OWN, Hooks, hooks_of
 from .register_limits import (
     deciding_pass_registers,
     first_pass_registers,
@@ -32,11 +33,11 @@ from .second_pass import _second_pass_kernel
 from .truncation import _truncated_rows_kernel
 from .workspace import SHORT_CHUNK
 
-Method = VerificationMethod
 FIRST_PASS_WARPS = 4
 """Of a program; each reads a chunk."""
-FIRST_PASS_UNROLLS = {Method.block: 8, Method.coupled: 2}
-"""Steps of a program's loop in the first pass that are loaded together, where it is not 4."""
+COUNT_UNROLL, RACE_UNROLL, FIRST_PASS_UNROLL = 8, 2, 4
+"""Steps of a program's loop in the first pass that are loaded together: of rules that count, of coupled noise, of
+others."""
 SECOND_PASS_UNROLL, LADEN_UNROLL = 8, 4
 """Steps of a program's loop in the second pass that are loaded together; the second where masks are loaded too, or rows
 are put together from words."""
@@ -95,16 +96,16 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         is_followed: by a second pass, which may start its programs while this one ends.
         decides: False only sums the rows, for the deciding pass.
     """
-    shape, method, logits = round_.shape, round_.method, round_.target.logits
+    shape, hooks, traits, logits = round_.shape, round_.hooks, round_.traits, round_.target.logits
     shared = {
-        "METHOD": method.value,
-        "SKIPS": method.traits.stops_at_first_failure and not method.traits.defers and shape.width > 0 and decides,
+        "METHOD": hooks,
+        "SKIPS": traits.stops_at_first_failure and not traits.defers and shape.width > 0 and decides,
         "READS_DRAFT": round_.draft.logits is not None,
         "CHUNK": shape.chunk,
         "CHUNKS_PADDED": shape.chunks_padded,
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "EMITS": emits,
-        "EMITS_FROM_TARGET": method.traits.emits_from_target,
+        "EMITS_FROM_TARGET": traits.emits_from_target,
         "OVERLAPS": is_followed and overlaps(),
     }
     if round_.truncates:
@@ -148,15 +149,21 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         SETS=sets,
         PARTS=parts,
         GROUP=group,
-        UNROLL=min(FIRST_PASS_UNROLLS.get(method, 4) if decides else 4, num_steps),
+        UNROLL=min(_first_pass_unroll(hooks) if decides else FIRST_PASS_UNROLL, num_steps),
         EARLY=min(EARLY_STEPS, num_steps) if is_early else 0,
         num_warps=parts,
         # A pass that only sums is the same for all methods.
         maxnreg=first_pass_registers(
-            method if decides else Method.strict, round_.row_traits, emits, capability(), is_early
+            hooks if decides else hooks_of(VerificationMethod.strict), round_.row_traits, emits, capability(), is_early
         ),
         **shared,
     )
+
+
+def _first_pass_unroll(hooks: Hooks) -> int:
+    if hooks.count is not None:
+        return COUNT_UNROLL
+    return RACE_UNROLL if hooks.noise == COUPLED else FIRST_PASS_UNROLL
 
 
 def _may_load_early(round_: Round, decides: bool) -> bool:
@@ -164,7 +171,7 @@ def _may_load_early(round_: Round, decides: bool) -> bool:
     target, shape = round_.target, round_.shape
     if not target.is_aligned or target.first_rows is not None or shape.sums_drafts or len(round_.kinds) > 1:
         return False
-    return capability() in (0, 90) and round_.method is not Method.coupled and not (shape.width > 0 and decides)
+    return capability() in (0, 90) and round_.hooks.noise != COUPLED and not (shape.width > 0 and decides)
 
 
 def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
@@ -174,11 +181,10 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     is_short = round_.shape.chunk == SHORT_CHUNK
     group = SHORT_GROUP if is_short else 16 // logits.element_size()
     is_aligned = round_.target.is_aligned
-    # 128 registers of a thread are too few for the Gumbel argmax of coupled noise, for fly, for rows that are put
-    # together from words, for masks, and on other generations.
-    is_light = (
-        capability() == 90 and is_aligned and not round_.is_masked and round_.method not in (Method.coupled, Method.fly)
-    )
+    # 128 registers of a thread are too few for the Gumbel argmax of coupled noise, for a rule's own statistic, for rows
+    # that are put together from words, for masks, and on other generations.
+    needs_more = round_.hooks.noise == COUPLED or round_.hooks.statistic == OWN
+    is_light = capability() == 90 and is_aligned and not round_.is_masked and not needs_more
     # Two programs of float32 rows would spill.
     is_alone = num_rows <= FEW_ROWS or logits.dtype == torch.float32
     max_warps = 16 if is_light and is_alone else 8
@@ -231,9 +237,10 @@ def _second_pass(round_: Round) -> None:
         round_.state,
         round_.output,
         round_.purpose,
+        round_.rule if round_.draws_by_rule else None,
         READS_DRAFT=round_.draft.logits is not None,
         TRUNCATED=truncates,
-        maxnreg=second_pass_registers(round_.method, round_.row_traits, truncates, parts, capability()),
+        maxnreg=second_pass_registers(round_.hooks, round_.row_traits, truncates, parts, capability()),
         **shared,
     )
 
@@ -277,7 +284,7 @@ def _second_launch(round_: Round, parts: int) -> tuple[tuple[int, int], dict[str
     unroll = LADEN_UNROLL if is_laden else SECOND_PASS_UNROLL
     settings = shape.chunk_settings(parts, round_.target.logits.dtype, unroll)
     shared = settings | {
-        "METHOD": round_.method.value,
+        "METHOD": round_.hooks,
         "WIDTH_PADDED": triton.next_power_of_2(shape.width + 1),
         "OVERLAPS": overlaps(),
         "launch_pdl": overlaps(),

@@ -15,10 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from .contract import VerificationMethod
-
-Method = VerificationMethod
-
+from .methods.hooks import COUPLED, ENTROPY, NONE, OWN, SHARED, Hooks
 
 REGISTERS, WARPS = 65_536, 48
 """Of a multiprocessor; some have room for 64 warps."""
@@ -56,30 +53,30 @@ class RowTraits(NamedTuple):
     """Token ids of the drafter are those of a smaller vocabulary."""
 
 
-def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capability: int, is_early: bool) -> int | None:
+def first_pass_registers(hooks: Hooks, rows: RowTraits, emits: bool, capability: int, is_early: bool) -> int | None:
     """Limit for kernels.first_pass with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
-        method: the rule.
+        hooks: of the rule.
         rows: how they are read.
         emits: it draws the next token.
         capability: of the GPU times ten.
         is_early: it loads its first steps early.
     """
-    if method is Method.coupled and (rows.is_aligned or rows.is_short):
+    if hooks.noise == COUPLED and (rows.is_aligned or rows.is_short):
         # Left alone the compiler takes 128 for a smaller draft vocabulary or short rows, or 96 with masks, and spills.
         uncommon = rows.is_masked or rows.is_mapped or rows.is_short
         return 168 if uncommon else 80 if capability == 90 else 128
-    if method is Method.block and not (rows.is_short and not rows.is_aligned):
-        return _block_registers(rows, capability)
+    if hooks.count is not None and not (rows.is_short and not rows.is_aligned):
+        return _count_registers(rows, capability)
     if rows.has_lead:
         widest, narrowest = 128, 48 if not emits else 56 if capability <= 100 else 64
-        if method in (Method.typical, Method.fly):
-            widest, narrowest = 168, 64 if method is Method.typical else 80
+        if hooks.statistic != NONE:
+            widest, narrowest = 168, 64 if hooks.statistic == ENTROPY else 80
         return widest if rows.dtype == torch.float32 else narrowest
     if rows.is_masked and rows.is_aligned:
         return 96
-    if method is Method.fly and rows.is_aligned:
+    if hooks.statistic == OWN and rows.is_aligned:
         # At 48 the code of one-hot drafts and of large vocabularies spills up to 20 bytes, at 64 that for sm_89 and
         # sm_100 8, at 80 that for sm_120.
         return 64 if capability == 90 else 96
@@ -89,8 +86,8 @@ def first_pass_registers(method: Method, rows: RowTraits, emits: bool, capabilit
     return None if not rows.is_aligned or spills else narrowest
 
 
-def _block_registers(rows: RowTraits, capability: int) -> int:
-    """The same for block, which keeps more of a row."""
+def _count_registers(rows: RowTraits, capability: int) -> int:
+    """The same for rules that count, which keep more of a row."""
     if rows.is_masked or rows.is_short or capability != 90:
         # With 96 or 112 the code for other generations spills 16 bytes, with 80 that for short rows 4.
         return 168 if rows.is_masked and rows.joins else 128
@@ -98,28 +95,29 @@ def _block_registers(rows: RowTraits, capability: int) -> int:
     return 80 if rows.is_aligned else 96
 
 
-def second_pass_registers(method: Method, rows: RowTraits, truncates: bool, num_warps: int, capability: int) -> int:
+def second_pass_registers(hooks: Hooks, rows: RowTraits, truncates: bool, num_warps: int, capability: int) -> int:
     """Limit for kernels.second_pass with up to 4 warps, or 8.
 
     Args:
-        method: the rule.
+        hooks: of the rule.
         rows: how they are read.
         truncates: a request may cut.
         num_warps: of a program.
         capability: of the GPU times ten.
     """
     is_wide = rows.dtype == torch.float32
-    if method is Method.pr35461:
+    is_joint = hooks.count is not None
+    if hooks.noise == SHARED:
         return 168 if num_warps <= 4 else 192
     if rows.is_masked:
-        return 128 if method is not Method.block else 255 if num_warps <= 4 else 168
-    if method is Method.block and not truncates:
+        return 128 if not is_joint else 255 if num_warps <= 4 else 168
+    if is_joint and not truncates:
         # At 168 the code of smaller draft vocabularies for sm_100 and sm_120 spills up to 48 bytes.
         narrow = 128 if not rows.has_lead or capability == 90 else 168 if capability < 90 else 224
         return narrow if not is_wide else 224 if rows.has_lead else 168 if rows.joins else 128
     if rows.joins:
         # At 168 the code that cuts spills up to 16 bytes for sm_89 and sm_120, at 80 that of block 12 for sm_90.
-        least = 88 if method is Method.block else 80
+        least = 88 if is_joint else 80
         narrow, wide = (least, 128) if capability == 90 else (224, 224)
         return wide if is_wide else narrow
     return _common_second_registers(rows, num_warps, capability)

@@ -72,12 +72,12 @@ def _read_share(
         if temperature == 0:
             read_group(
                 target, rows, walk, streams, output, at, mask, request, node, cells, temperature,
-                part, "strict", True, 1, PARTS, CHUNK, GROUP, 1,
+                part, False, False, True, 1, PARTS, CHUNK, GROUP, 1,
             )  # fmt: skip
         else:
             read_group(
                 target, rows, walk, streams, output, at, mask, request, node, cells, temperature,
-                part, "strict", False, 1, PARTS, CHUNK, GROUP, UNROLL,
+                part, False, False, False, 1, PARTS, CHUNK, GROUP, UNROLL,
             )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _rejection_walk_kernel(
     READS_DRAFT: tl.constexpr,
     SUMS_DRAFTS: tl.constexpr,
     IS_DISTINCT: tl.constexpr,
-    IS_KSEQ: tl.constexpr,
+    SHARES_DISCOUNT: tl.constexpr,
     TRUNCATED: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -168,7 +168,7 @@ def _rejection_walk_kernel(
             stats = (maximum, normalizer, threshold)
             draft_stats = (draft_maximum, draft_normalizer, draft_threshold)
             weighs = True
-            if IS_KSEQ:
+            if SHARES_DISCOUNT:
                 factor = 0.5 * (low + high)
                 weighs = mode != FIND_RATIO
                 if mode == FIND_RATIO:
@@ -195,7 +195,7 @@ def _rejection_walk_kernel(
             tokens, temperature, rows, walk, request, nodes, (usable, target_probs, draft_probs), uniform_numbers,
             (maximum, normalizer, threshold, argmax, draft_maximum, draft_normalizer, draft_threshold),
             (mode, node, before, factor, num_removed), (low, high), is_odd, columns,
-            READS_DRAFT, IS_DISTINCT, IS_KSEQ, TRUNCATED, CHUNKS_PADDED,
+            READS_DRAFT, IS_DISTINCT, SHARES_DISCOUNT, TRUNCATED, CHUNKS_PADDED,
         )  # fmt: skip
         if accepted < NO_CHILD:
             is_accepted = columns == tl.where(program == 0, accepted, -1)
@@ -215,7 +215,7 @@ def _rejection_walk_kernel(
     leave(walk.arrivals + row * STRIDE, num_programs)
     if count >= 0:
         if program == 0:
-            if IS_KSEQ:
+            if SHARES_DISCOUNT:
                 factor = 0.5 * (low + high)
             is_odd = (num_met + 1) % 2
             # after a step that weighed; else the chunks of the row as it was read

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .acceptance_test import draft_logit, draft_logprob, rejection_limit
+from .acceptance_test import draft_logit, draft_logprob
 from .addresses import row_address
 from .decide import entry
 from .device_streams import ACCEPT, BONUS, RESIDUAL, uniform
@@ -61,7 +61,7 @@ def prepare_all(target, draft, tokens, request, columns, count, stream, temperat
 
 @triton.jit
 def compare_drafts(
-    rule, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD: tl.constexpr
+    rule, columns, draft_logits, of_draft, uniform_numbers, compared, temperature, inverted, METHOD: tl.constexpr
 ):  # fmt: skip
     """What the tests need of the draft rows, vectors.
 
@@ -71,12 +71,12 @@ def compare_drafts(
         inverted: 1 / T.
 
     Returns:
-        (log q(X), 0 where nothing is compared; under other rules than block it only tells by -inf that X cannot have
-        been drawn; its `rejection_limit`, which block has none of: its uniform number; 1 / S_q), all float64.
+        (log q(X), 0 where nothing is compared; but for rules that count it only tells by -inf that X cannot have been
+        drawn; the rule's limit, or the uniform number of rules that count; 1 / S_q), all float64.
     """
     maximum, threshold, normalizer = of_draft
     inverse_of_draft = reciprocal(normalizer)
-    if METHOD == "block":
+    if METHOD.count is not None:
         logprobs = draft_logprob(draft_logits, maximum, normalizer, threshold, temperature)
         proposed = tl.where(compared, logprobs, 0.0)
         limits = uniform_numbers
@@ -84,7 +84,7 @@ def compare_drafts(
         probs = tl.exp((draft_logits.to(tl.float64) - maximum.to(tl.float64)) * inverted) * inverse_of_draft
         is_possible = (draft_logits > -float("inf")) & (draft_logits >= threshold) & (probs == probs)
         proposed = tl.where(compared & (is_possible == 0), -float("inf"), 0.0).to(tl.float64)
-        limits = rejection_limit(rule, tl.where(compared, probs, 1.0), uniform_numbers, METHOD)
+        limits = METHOD.limit(rule, columns, tl.where(compared, probs, 1.0), uniform_numbers)
     return proposed, limits, inverse_of_draft
 
 

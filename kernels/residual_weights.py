@@ -43,7 +43,7 @@ def open_rows(
             tl.load(draft.threshold + at, mask=compares, other=0.0),
             tl.load(draft.normalizer + at),
         )
-        if METHOD == "block":
+        if METHOD.count is not None:
             log_ratio = tl.load(state.log_ratios + request.to(tl.int64) * (tokens.width + 1) + index)
     return open_loaded_rows(
         target, draft, tokens, temperature, request, slot, index, plan, stats, drafted, log_ratio, METHOD, READS_DRAFT
@@ -60,7 +60,7 @@ def open_loaded_rows(
     Args:
         drafted: of the draft row: maximum, threshold, normalizer; only used where draft rows are read, and the last
             only without `ahead`.
-        log_ratio: float64 log P; only used by block.
+        log_ratio: float64 log P; only used by rules that count.
         ahead: (1 / S_q, the two parts of the scale), where they were worked out before the target row was summed.
     """
     maximum, normalizer, threshold = stats
@@ -82,14 +82,14 @@ def open_loaded_rows(
         # Masks leave no registers for what a division would keep.
         if ahead is None and target.mask_words is None and draft.mask_words is None:
             ratio = normalizer / draft_normalizer
-            if METHOD == "block":
+            if METHOD.count is not None:
                 ratio = ratio / tl.exp(log_ratio)
         else:
             if ahead is None:
                 ratio = normalizer * reciprocal(draft_normalizer)
             else:
                 ratio = normalizer * ahead[0]
-            if METHOD == "block":
+            if METHOD.count is not None:
                 ratio = ratio * tl.exp(-log_ratio)
         num_ids = tl.where(compares, draft.vocab_size, 0)
         negated = -tl.where(compares, ratio, 0.0).to(tl.float32)
@@ -107,21 +107,33 @@ def open_loaded_rows(
 
 
 @triton.jit
-def residual_weights(target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, removed=None):
+def residual_weights(
+    target, draft, opened, offsets, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, removed=None,
+    METHOD: tl.constexpr = None, rule=None,
+):  # fmt: skip
     """float32 weights of the tokens at `offsets` as the next one: [p - k q]+ without the removed token.
 
     `offsets` are places of the target row as kernels.row_words.load_row counts them.
 
     Args:
         removed: (address of token ids, their number), of further tokens to leave out where no draft row is read.
+        METHOD: the hooks of a rule that may have weights of its own; None: those above.
     """
     weights = target_weights(target, opened, offsets, TRUNCATED)
     if READS_DRAFT:
         covered = draft_weights(target, draft, opened, offsets, TRUNCATED)
-        return tl.maximum(tl.fma(covered, opened[7], weights), 0.0)
+        if METHOD is not None and METHOD.residual is not None:
+            # nothing is compared where the target's own distribution is meant
+            residual = METHOD.residual(rule, weights, covered * -opened[7])
+            return tl.where(opened[7] == 0, weights, residual)
+        else:
+            return tl.maximum(tl.fma(covered, opened[7], weights), 0.0)
     else:
         before = row_lead(opened[0], target.lead)
-        weights = tl.where(offsets == opened[8] + before, 0.0, weights)
+        left = 0.0
+        if METHOD is not None and METHOD.left is not None:
+            left = METHOD.left(rule, weights)
+        weights = tl.where(offsets == opened[8] + before, left, weights)
         if removed is not None:
             weights = without_tokens(weights, offsets - before, removed)
         return weights

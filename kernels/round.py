@@ -12,18 +12,20 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from .arguments import DraftRows, DraftTokens, Output, RoundState, RowBuffers, StreamState, TargetRows
-from .contract import Sampling, Streams, VerificationMethod
+from .contract import Sampling, Streams
 from .first_pass import _first_pass_kernel
+from .methods import MethodTraits
+from .methods.hooks import COUPLED, SHARED, Hooks
 from .register_limits import RowTraits
 from .workspace import SHORT_CHUNK, Shape, Workspace
-
-Method = VerificationMethod
 
 
 class Round(NamedTuple):
     """The arguments of both passes."""
 
-    method: Method
+    hooks: Hooks
+    traits: MethodTraits
+    """Both are the method's."""
     target: TargetRows
     draft: DraftRows
     tokens: DraftTokens
@@ -39,6 +41,8 @@ class Round(NamedTuple):
     """Stream of the next token; 0 means the residual's after a rejection and else the bonus stream."""
     serves: bool | None = None
     """Only the requests that cut (True), or only those that do not; None: all."""
+    draws_by_rule: bool = False
+    """The second pass needs the parameters of the rule."""
 
     @property
     def truncates(self) -> bool:
@@ -84,9 +88,9 @@ class Round(NamedTuple):
         Not where it comes from a target row that nothing is cut from, or from such a row without one token: the sums
         of the first pass give its law. Nor where coupled noise decides: its winner is known with the row.
         """
-        if self.method is Method.coupled:
+        if self.hooks.noise == COUPLED:
             return False
-        return self.draft.logits is not None or self.truncates or self.method is Method.pr35461
+        return self.draft.logits is not None or self.truncates or self.hooks.noise == SHARED
 
 
 def stream_state(streams: Streams) -> StreamState:

@@ -175,7 +175,7 @@ def invert_pieces(weights, pieces, target_mass, PIECES: tl.constexpr, PIECE: tl.
 @triton.jit
 def find_in_chunk(
     target, draft, opened, chunk, rest, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr, CHUNK: tl.constexpr,
-    removed=None, AT_ONCE: tl.constexpr = False,
+    removed=None, AT_ONCE: tl.constexpr = False, METHOD: tl.constexpr = None, rule=None,
 ):  # fmt: skip
     """The token of a chunk whose cumulative weight there first exceeds `rest`.
 
@@ -185,7 +185,7 @@ def find_in_chunk(
     PIECE: tl.constexpr = PIECE_BITS // target.logits.dtype.element_ty.primitive_bitwidth
     PIECES: tl.constexpr = CHUNK // PIECE
     offsets = chunk * CHUNK + tl.arange(0, CHUNK)
-    weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
+    weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed, METHOD, rule)
     by_piece = tl.reshape(weights, (PIECES, PIECE))
     pieces = tl.sum(by_piece.to(tl.float64), axis=1)
     if AT_ONCE:
@@ -194,7 +194,7 @@ def find_in_chunk(
         piece, in_front = invert(pieces, rest, PIECES)
         first = chunk * CHUNK + piece * PIECE
         offsets = first + tl.arange(0, PIECE)
-        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed)
+        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, removed, METHOD, rule)
         entry, _ = invert(weights.to(tl.float64), rest - in_front, PIECE)
         found = first + entry
     return found - row_lead(opened[0], target.lead)
@@ -204,13 +204,13 @@ def find_in_chunk(
 def sample_next(
     target, draft, tokens, temperature, rows, state, output, request, slot, index, plan, masses_row, num_groups,
     opened, argmax, chunks, uniform_number, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
-    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, in_lanes=None,
+    CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr, in_lanes=None, rule=None,
 ):  # fmt: skip
     """Draw the token that follows `index` accepted ones with the uniform number `uniform_number`, and write it.
 
     Args:
         masses_row: where the second pass left the masses of the chunks; only used where it summed them.
-        num_groups: of chunks, each with its Gumbel argmax; only used by pr35461.
+        num_groups: of chunks, each with its Gumbel argmax; only used where noise decides.
         opened: the rows, from `open_rows`.
         argmax: of the target row, what is certain to be drawn.
         chunks: of the target row, from `load_chunks`; None to load them only where they are needed.
@@ -220,7 +220,7 @@ def sample_next(
     normalizer = opened[11]
     token = tl.where(normalizer == normalizer, argmax, 0)
     certain = (temperature == 0) | (normalizer != normalizer)
-    if METHOD != "coupled" and not certain:
+    if METHOD.noise != "coupled" and not certain:
         chunk, rest, whole = tl.full((), 0, tl.int32), tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
         if in_lanes is not None:
             if plan >= FROM_RESIDUAL:
@@ -239,7 +239,10 @@ def sample_next(
                 if plan == FROM_TARGET_WITHOUT:
                     shrunk = (opened[8] + row_lead(opened[0], target.lead)) // CHUNK
                     offsets = shrunk * CHUNK + tl.arange(0, CHUNK)
-                    left_mass = total(residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED), CHUNK)
+                    reduced = residual_weights(
+                        target, draft, opened, offsets, READS_DRAFT, TRUNCATED, None, METHOD, rule
+                    )
+                    left_mass = total(reduced, CHUNK)
                     masses = tl.where(places == shrunk, left_mass, masses)
             whole = tl.sum(masses, axis=0)
             if plan != FROM_TARGET:
@@ -259,8 +262,10 @@ def sample_next(
             chunk, in_front = invert(masses, uniform_number * whole, CHUNKS_PADDED)
             rest = uniform_number * whole - in_front
         AT_ONCE: tl.constexpr = in_lanes is not None
-        token = find_in_chunk(target, draft, opened, chunk, rest, READS_DRAFT, TRUNCATED, CHUNK, None, AT_ONCE)
-        if METHOD == "pr35461":
+        token = find_in_chunk(
+            target, draft, opened, chunk, rest, READS_DRAFT, TRUNCATED, CHUNK, None, AT_ONCE, METHOD, rule
+        )
+        if METHOD.noise == "shared":
             winner_of_groups = finish(state, row * rows.num_chunks, num_groups, temperature, True, CHUNKS_PADDED)
             token = tl.where(winner_of_groups >= 0, winner_of_groups, token)
     write_token(tokens, output, opened, temperature, request, index, token.to(tl.int64))

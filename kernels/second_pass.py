@@ -1,11 +1,12 @@
-"""Second pass: the token after the accepted ones, and what block verification must compare to find their number.
+"""Second pass: the token after the accepted ones, and what rules that count must compare to find their number.
 
 Runs only where weights of the next token (kernels.residual_weights) must be summed that the first pass did not sum: of
-the residual, of rows that something may be cut from. Only the rows at the rejected position are read. For block,
+the residual, of rows that something may be cut from. Only the rows at the rejected position are read. A rule that
+counts, such as block, names the positions whose residual mass it needs,
 
-    Z_i = sum_x [P_i p_{i+1}(x) - q_{i+1}(x)]+,    i passes iff eta_i < Z_i / (Z_i + 1 - P_i),
+    Z_i = sum_x [P_i p_{i+1}(x) - q_{i+1}(x)]+,    i passes by the rule's test of u_i, Z_i and P_i:
 
-for the needed positions only, the last first, so that an earlier one can be left out once a later one has passed.
+the last first, so that an earlier one can be left out once a later one has passed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from .addresses import draft_slot
 from .conclude import SERVED_ELSEWHERE, is_last, load_stats, served_count, shared_now
-from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, position_passes, write_verdict
+from .decide import FROM_RESIDUAL, NOTHING, UNDECIDED, flag_excess, write_verdict
 from .device_streams import ACCEPT, coupled_high_words, load_stream, uniform
 from .gumbel_argmax import gumbel_argmax, keep_leader, no_leader
 from .residual_weights import open_rows, residual_weights
@@ -25,13 +26,16 @@ from .sample_next import load_chunks, next_uniform, sample_next
 
 @triton.jit
 def weigh_chunks(
-    target, draft, opened, chunks, seed, position, METHOD: tl.constexpr, READS_DRAFT: tl.constexpr,
-    TRUNCATED: tl.constexpr, PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
-    SPREAD: tl.constexpr = 1,
+    target, draft, opened, chunks, seed, position, READS_DRAFT: tl.constexpr, TRUNCATED: tl.constexpr,
+    PARTS: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr, SPREAD: tl.constexpr = 1,
+    METHOD: tl.constexpr = None, rule=None,
 ):  # fmt: skip
-    """([PARTS] float64 masses of chunks; for pr35461 the Gumbel leader of their tokens).
+    """([PARTS] float64 masses of chunks; where noise decides, the Gumbel leader of their tokens).
 
     A chunk is read by SPREAD warps; where a program has fewer warps than chunks, a warp reads several.
+
+    Args:
+        METHOD: the hooks of a rule; None: weights are those of `residual_weights` without one.
     """
     LANES: tl.constexpr = 32 * SPREAD
     STEP: tl.constexpr = LANES * GROUP
@@ -40,17 +44,19 @@ def weigh_chunks(
     leader = no_leader()
     for step in tl.range(0, CHUNK, STEP, num_stages=1, loop_unroll_factor=UNROLL):
         offsets = first + step
-        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED)
+        weights = residual_weights(target, draft, opened, offsets, READS_DRAFT, TRUNCATED, None, METHOD, rule)
         sums += tl.sum(tl.reshape(weights, (PARTS, LANES, GROUP)), axis=2).to(tl.float64)
-        if METHOD == "pr35461":
+        if METHOD is not None and METHOD.noise == "shared":
             high = coupled_high_words(seed, position, offsets)
             leader = gumbel_argmax(weights, high, offsets, None, leader, seed, position, None, True)
     return tl.sum(sums, axis=1), leader
 
 
 @triton.jit
-def _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED: tl.constexpr):
-    """Whether block's test after `index` accepted tokens passes, its chunk masses being complete."""
+def _mass_passes(
+    tokens, streams, rule, rows, state, request, index, masses_row, METHOD: tl.constexpr, CHUNKS_PADDED: tl.constexpr
+):
+    """Whether the test of a rule that counts after `index` accepted tokens passes, its chunk masses being complete."""
     row = request.to(tl.int64) * (tokens.width + 1) + index
     chunks = tl.arange(0, CHUNKS_PADDED)
     at = state.masses + masses_row * rows.num_chunks + chunks
@@ -59,18 +65,18 @@ def _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUN
     mass = tl.sum(masses, axis=0) * ratio / tl.load(rows.normalizer + row * rows.stride)
     position = tl.load(streams.positions + request) + index - 1
     uniform_number = uniform(tl.load(streams.seeds + request), ACCEPT, position, tl.load(streams.rounds + request))
-    return position_passes(uniform_number, mass, ratio)
+    return METHOD.mass_passes(rule, uniform_number, mass, ratio)
 
 
 @triton.jit
-def _decide_block(
-    tokens, streams, rows, state, output, request, index, masses_row, needed,
-    CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
+def _settle(
+    tokens, streams, rule, rows, state, output, request, index, masses_row, needed,
+    METHOD: tl.constexpr, CHUNKS_PADDED: tl.constexpr, WIDTH_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Test one needed position; the last to arrive learns the number of accepted tokens, the others -1."""
     if index > 0:
         if shared_now(state.stops + request) <= index:
-            if _block_passes(tokens, streams, rows, state, request, index, masses_row, CHUNKS_PADDED):
+            if _mass_passes(tokens, streams, rule, rows, state, request, index, masses_row, METHOD, CHUNKS_PADDED):
                 tl.atomic_max(state.stops + request, index, sem="relaxed")
     bits = tl.arange(0, 32)
     num_needed = tl.sum((needed >> bits) & 1, axis=0)
@@ -86,7 +92,7 @@ def _decide_block(
 
 @triton.jit
 def _second_pass_kernel(
-    target, draft, tokens, temperatures, cutting, streams, rows, state, output, purpose,
+    target, draft, tokens, temperatures, cutting, streams, rows, state, output, purpose, rule,
     METHOD: tl.constexpr,
     READS_DRAFT: tl.constexpr,
     TRUNCATED: tl.constexpr,
@@ -113,14 +119,14 @@ def _second_pass_kernel(
     index = tl.load(output.num_accepted + request).to(tl.int32)
     is_mine = (order == 0) & (plan != NOTHING)
     masses_row = request.to(tl.int64) * state.num_positions
-    if METHOD == "block":
+    if METHOD.count is not None:
         if plan == UNDECIDED:
             index = state.num_positions - 1 - order
             is_mine = ((needed >> index) & 1) != 0
             masses_row += index
     row = request.to(tl.int64) * (tokens.width + 1) + index
     is_summed = plan >= FROM_RESIDUAL
-    if TRUNCATED or METHOD == "pr35461":
+    if TRUNCATED or METHOD.noise == "shared":
         is_summed = temperature > 0
     if cutting[0] is not None:
         is_mine = is_mine & (count != SERVED_ELSEWHERE)
@@ -133,26 +139,26 @@ def _second_pass_kernel(
         uniform_number = next_uniform(stream, index, count, purpose)
         if is_summed:
             beaten = False
-            if METHOD == "block":
+            if METHOD.count is not None:
                 if plan == UNDECIDED:
                     beaten = shared_now(state.stops + request) > index
             if not beaten:
                 chunks = group * PARTS + tl.arange(0, PARTS)
                 masses, leader = weigh_chunks(
                     target, draft, opened, chunks, stream[0], stream[1] + index,
-                    METHOD, READS_DRAFT, TRUNCATED, PARTS, CHUNK, GROUP, UNROLL,
+                    READS_DRAFT, TRUNCATED, PARTS, CHUNK, GROUP, UNROLL, 1, METHOD, rule,
                 )  # fmt: skip
                 at = state.masses + masses_row * rows.num_chunks + chunks
                 tl.store(at, masses, mask=chunks < rows.num_chunks)
-                if METHOD == "pr35461":
+                if METHOD.noise == "shared":
                     keep_leader(state, row * rows.num_chunks + group, leader, True)
             if is_last(state.row_arrivals + row, NUM_GROUPS):
                 emits = True
-                if METHOD == "block":
+                if METHOD.count is not None:
                     if plan == UNDECIDED:
-                        settled = _decide_block(
-                            tokens, streams, rows, state, output, request, index, masses_row, needed,
-                            CHUNKS_PADDED, WIDTH_PADDED,
+                        settled = _settle(
+                            tokens, streams, rule, rows, state, output, request, index, masses_row, needed,
+                            METHOD, CHUNKS_PADDED, WIDTH_PADDED,
                         )  # fmt: skip
                         emits = settled >= 0
                         if emits & (settled != index):
@@ -172,5 +178,5 @@ def _second_pass_kernel(
             sample_next(
                 target, draft, tokens, temperature, rows, state, output, request, slot, index, plan,
                 masses_row, NUM_GROUPS, opened, argmax, chunks, uniform_number,
-                METHOD, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED,
+                METHOD, READS_DRAFT, TRUNCATED, CHUNK, CHUNKS_PADDED, None, rule,
             )  # fmt: skip

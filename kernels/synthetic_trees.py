@@ -16,9 +16,11 @@ from torch import Tensor
 
 from .arguments import DraftTokens, Output, TreePaths
 from .contract import Draft, Verification
-from .contract import VerificationMethod as Method
 from .decide import entry
 from .device_streams import ACCEPT, load_stream, uniform
+from .methods import VerificationMethod as Method
+from .methods.hooks import hooks_of
+from .methods.synthetic import Synthetic
 from .packed_rows import UNPLACED
 from .passes import launch
 from .round import Round, no_draft
@@ -97,7 +99,8 @@ def launch_synthetic_walk(round_: Round, draft: Draft, verification: Verificatio
     path = torch.empty(draft.token_ids.shape, dtype=torch.int64, device=device)
     if num_requests == 0:
         return path
-    thresholds = workspace.tree_thresholds(verification, device)
+    assert isinstance(verification.rule, Synthetic)
+    thresholds = workspace.tree_thresholds(verification.rule, device)
     drawn_rows, counts, positions, drawn, unread = (
         workspace.buffer(f"synthetic_{name}", num_requests, torch.int64, device)[:num_requests]
         for name in ("rows", "counts", "positions", "drawn", "unread")
@@ -120,7 +123,8 @@ def launch_synthetic_walk(round_: Round, draft: Draft, verification: Verificatio
     )
     launch(
         round_._replace(
-            method=Method.strict,
+            hooks=hooks_of(Method.strict),
+            traits=Method.strict.traits,
             target=round_.target._replace(first_rows=drawn_rows),
             draft=no_draft(),
             tokens=DraftTokens(counts, 0, counts, num_requests, 0),

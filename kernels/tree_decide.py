@@ -97,7 +97,7 @@ def _test_next(columns, usable, target_probs, draft_probs, uniform_numbers, befo
 @triton.jit
 def decide_step(
     tokens, temperature, rows, walk, request, nodes, judged, uniform_numbers, stats, cursor, interval, is_odd, columns,
-    READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr, IS_KSEQ: tl.constexpr, TRUNCATED: tl.constexpr,
+    READS_DRAFT: tl.constexpr, IS_DISTINCT: tl.constexpr, SHARES_DISCOUNT: tl.constexpr, TRUNCATED: tl.constexpr,
     CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Test the next child of a node; K-SEQ tests all children at once, when it knows their discount.
@@ -127,7 +127,7 @@ def decide_step(
     if READS_DRAFT:
         if temperature == 0:
             accepted = first_of(columns, usable & (target_probs > 0))
-        elif IS_KSEQ:
+        elif SHARES_DISCOUNT:
             num_children = tl.sum(usable.to(tl.int32), axis=0)
             if (num_children > 0) & (mode != WEIGH):
                 is_found = num_children == 1

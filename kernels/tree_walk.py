@@ -18,27 +18,26 @@ from .contract import Draft
 from .draft_stats import read_statistics
 from .kseq_ratio import POINTS
 from .meeting import STRIDE
-from .methods import SiblingDraws, TreeMethod
+from .methods import SiblingDraws
+from .methods.rule import TreeHooks
 from .register_limits import programs_at_once, rejection_walk_registers, traversal_walk_registers
 from .rejection_walk import _rejection_walk_kernel
 from .round import Round, capability
 from .traversal_walk import _traversal_walk_kernel
 from .workspace import Shape, Workspace
 
-WALKS = (TreeMethod.recursive, TreeMethod.kseq, TreeMethod.traversal)
-"""Methods that `launch_walk` knows; kernels.verify refuses others before a launch."""
 PARTS = 4
 """Chunks that a program reads at a time, one for each of its warps."""
 UNROLL = 4
 """Steps of a program's loop over them that are loaded together."""
 
 
-def tree_walk(draft: Draft, shape: Shape, workspace: Workspace, method: TreeMethod) -> TreeWalk:
-    """Room for the walks of a round by a method; what it holds has no meaning yet."""
+def tree_walk(draft: Draft, shape: Shape, workspace: Workspace, hooks: TreeHooks) -> TreeWalk:
+    """Room for the walks of a round by a rule; what it holds has no meaning yet."""
     assert draft.parents is not None
     (num_requests, width), device = draft.token_ids.shape, draft.token_ids.device
     num_cells = 2 * num_requests * shape.num_chunks
-    points = POINTS.value if method is TreeMethod.kseq else 0
+    points = POINTS.value if hooks.shares_discount else 0
 
     def sums(name: str, size: int) -> Tensor:
         return workspace.buffer(f"walk_{name}", size, torch.float64, device)
@@ -95,24 +94,23 @@ def programs_of_request(num_requests: int, num_units: int, num_warps: int, regis
     return max(1, min(num_units, at_once // num_requests))
 
 
-def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, method: TreeMethod) -> None:
+def launch_walk(round_: Round, draft: Draft, walk: TreeWalk, hooks: TreeHooks) -> None:
     """Walk every request of a round.
 
     Args:
         round_: the arguments; of `shape` only the requests and the vocabulary.
         draft: with parents.
         walk: from `tree_walk`.
-        method: by which.
+        hooks: of the rule.
     """
     if round_.shape.num_requests == 0:
         return
-    traverses = method is TreeMethod.traversal
     for kind in round_.kinds:
-        rows = _all_rows(kind) if kind.truncates or traverses else kind.rows
-        if traverses:
+        rows = _all_rows(kind) if kind.truncates or hooks.leaves_first else kind.rows
+        if hooks.leaves_first:
             _launch_traversal(kind._replace(rows=rows), draft, walk)
         else:
-            _launch_rejection(kind._replace(rows=rows), draft, walk, is_kseq=method is TreeMethod.kseq)
+            _launch_rejection(kind._replace(rows=rows), draft, walk, shares_discount=hooks.shares_discount)
 
 
 def _shared_settings(round_: Round) -> dict[str, Any]:
@@ -141,15 +139,15 @@ def _with_rejected_ids(walk: TreeWalk, round_: Round, grid: tuple[int]) -> TreeW
     return walk._replace(removed=round_.workspace.buffer("walk_removed", size, torch.int64, device))
 
 
-def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, is_kseq: bool) -> None:
+def _launch_rejection(round_: Round, draft: Draft, walk: TreeWalk, shares_discount: bool) -> None:
     sums_drafts = int(round_.shape.sums_drafts)
     settings = _shared_settings(round_) | {
         "SUMS_DRAFTS": sums_drafts,
         "IS_DISTINCT": draft.siblings is SiblingDraws.distinct,
-        "IS_KSEQ": is_kseq,
+        "SHARES_DISCOUNT": shares_discount,
         "maxnreg": rejection_walk_registers(
             round_.row_traits,
-            is_kseq,
+            shares_discount,
             round_.shape.sums_drafts,
             round_.truncates,
             round_.serves is not None,

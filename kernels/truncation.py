@@ -15,7 +15,6 @@ from .addresses import row_address
 from .conclude import arrive, conclude_row, is_padding, served_count, skip_slot, stop_index
 from .device_streams import load_stream
 from .device_weights import divisor, scale, weigh
-from .fly import top_entropy_of_row
 from .gumbel_argmax import gumbel_argmax_of_logits, no_leader
 from .logit_window import MARKS, list_marks
 from .row_guess import guess_bound
@@ -172,8 +171,8 @@ def _truncated_rows_kernel(
                     )  # fmt: skip
             # Loaded again, it takes no register while the row is searched.
             temperature = tl.load(temperatures + request, cache_modifier=".cg")
-            entropy = tl.full((), 0.0, tl.float64)
-            if METHOD == "typical":
+            statistic = tl.full((), 0.0, tl.float64)
+            if METHOD.statistic == "entropy":
                 if temperature > 0:
                     _, moment, _ = row_sums(
                         row_logits,
@@ -186,14 +185,14 @@ def _truncated_rows_kernel(
                         LANES,
                         GROUP,
                     )
-                    entropy = tl.log(normalizer) - moment / divisor(temperature) / normalizer
-            if METHOD == "fly":
+                    statistic = tl.log(normalizer) - moment / divisor(temperature) / normalizer
+            if METHOD.statistic == "own":
                 if index < count:
                     mass = tl.where(temperature == 0, mass, normalizer)
-                    entropy = top_entropy_of_row(
+                    statistic = METHOD.of_row(
                         target, row_logits, mask, rule, threshold, maximum, mass, temperature, LANES, GROUP
                     )
-            if METHOD == "coupled":
+            if METHOD.noise == "coupled":
                 if (temperature > 0) & (normalizer == normalizer):
                     argmax = gumbel_argmax_of_row(
                         row_logits, target.vocab_size, target.in_words, mask, threshold, temperature,
@@ -212,7 +211,7 @@ def _truncated_rows_kernel(
                 prepared = prepare(target, draft, proposal, stream, temperature, index, row_logits, mask, METHOD, False)
             conclude_row(
                 target, tokens, rule, rows, state, temperature, request, index, count, prepared,
-                (maximum, normalizer, threshold, argmax, entropy), METHOD, SKIPS,
+                (maximum, normalizer, threshold, argmax, statistic), METHOD, SKIPS,
             )  # fmt: skip
         arrive(
             target, draft, tokens, streams, rule, rows, state, output, temperature, request, count,

@@ -11,9 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .acceptance_test import RULES
 from .arguments import DraftRows, DraftTokens, Output, TargetRows
-from .checks import check_draft, check_logits, check_shape, checked_requests, no_rule
+from .checks import check_draft, check_logits, check_shape, checked_requests
 from .contract import (
     Draft,
     RowStats,
@@ -21,34 +20,23 @@ from .contract import (
     Streams,
     TokenMask,
     Verification,
-    VerificationMethod,
     VerificationResult,
 )
 from .draft_sampling import with_own_sampling
 from .draft_stats import with_row_stats
-from .methods import OwnMethod, TreeMethod
+from .methods import Method, TreeMethod, VerificationMethod
+from .methods.hooks import ENTROPY, hooks_of
 from .packed_rows import place_rows
 from .passes import launch
 from .round import Round, no_draft, stream_state
 from .row_words import in_words_or_lead, read_in_words
 from .synthetic_trees import launch_synthetic_walk
 from .token_mask import mask_rows
-from .tree_walk import WALKS, launch_walk, tree_walk
+from .tree_walk import launch_walk, tree_walk
 from .workspace import SHORT_CHUNK, Shape, Workspace
 
-Method = VerificationMethod
-
-MAX_BLOCK_DRAFTS = 32
+MAX_COUNT_DRAFTS = 32
 """Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
-
-
-def _check_rule(method: Method | TreeMethod, is_chain: bool) -> None:
-    """Raises ValueError unless the kernels have the method's rule for drafts of this shape."""
-    if isinstance(method, TreeMethod):
-        if method not in WALKS:
-            raise no_rule(method, "kernels.tree_walk")
-    elif method.value not in RULES or not (is_chain or method is Method.synthetic):
-        raise no_rule(method, "kernels.acceptance_test" if is_chain else "kernels.synthetic_trees")
 
 
 def _sums_drafts(draft: Draft, target_logits: Tensor, sampling: Sampling) -> bool:
@@ -82,7 +70,7 @@ def _may_lead(
     reads_draft: bool,
     target_logits: Tensor,
     sampling: Sampling,
-    method: Method | TreeMethod,
+    method: Method,
     mask: TokenMask | None,
 ) -> bool:
     """Whether chunks of target rows may begin at words (kernels.row_words)."""
@@ -130,9 +118,8 @@ def _verify_chains(
     """`verify` by a method for trees where each node has one child: the method for chains that it is there."""
     method = verification.traits.on_chains
     assert method is not None
-    on_chains = replace(verification, method=method)
     chains = replace(draft, parents=None)
-    found = verify(target_logits, chains, sampling, on_chains, streams, workspace, mask)
+    found = verify(target_logits, chains, sampling, Verification(method), streams, workspace, mask)
     places = torch.arange(draft.token_ids.shape[1], device=target_logits.device)
     return replace(found, path=torch.where(places < found.num_accepted[:, None], places, -1))
 
@@ -162,23 +149,22 @@ def verify(
 
     Raises:
         ValueError: a tensor's shape, type or layout is not as there, the draft is a tree and the method is for chains
-            or does not take its siblings, synthetic verification has too few rates, block verification too many draft
-            tokens, the method is an OwnMethod, or it has no rule here.
+            or does not take its siblings, synthetic verification has too few rates, a rule that counts too many draft
+            tokens, or the method has no hooks.
     """
     method, is_chain = verification.method, draft.parents is None
     check_shape(draft, verification)
-    if isinstance(method, OwnMethod):
-        raise ValueError(f"expected a method of kernels.methods, found {method.value}: only the reference core runs it")
-    _check_rule(method, is_chain)
+    # the walks of trees read target rows as strict verification does, one at a time
+    read_by = method if is_chain else VerificationMethod.strict
     if isinstance(method, TreeMethod) and (is_chain or draft.token_ids.shape[1] == 0):
         return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
+    hooks, walks_by = hooks_of(read_by), None if is_chain else method.kind.tree_hooks()
+    if not is_chain and walks_by is None:
+        raise ValueError(f"{method.value}: expected a rule with `tree_hooks`, found none: the reference core runs it")
     check_logits(target_logits, "target_logits", dimensions=2)
     check_draft(draft, target_logits)
     num_requests, width = draft.token_ids.shape
     sampling, streams = checked_requests(num_requests, sampling, streams)
-    if method is Method.synthetic and is_chain and len(verification.synthetic_rates) < width:
-        found = len(verification.synthetic_rates)
-        raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {found} rates")
     device, workspace = target_logits.device, workspace or Workspace()
     vocab_size = target_logits.shape[1]
     reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
@@ -188,18 +174,19 @@ def verify(
             sampling = replace(sampling, truncates=True, is_mixed=False)
         draft = with_own_sampling(draft, sampling, streams, workspace)
     # traversal returns to rows, whose statistics it needs from the start
-    may_sum = reads_draft and draft.row_stats is None and method is not TreeMethod.traversal
+    may_sum = reads_draft and draft.row_stats is None and not (walks_by is not None and walks_by.leaves_first)
     sums_drafts = may_sum and _sums_drafts(draft, target_logits, sampling)
     if sums_drafts:
         draft = replace(draft, row_stats=_stats_to_be(draft, workspace))
     elif reads_draft and draft.row_stats is None:
         draft = with_row_stats(draft, sampling, workspace)
-    if method is Method.block and reads_draft and width > MAX_BLOCK_DRAFTS:
+    counts_jointly = is_chain and hooks.count is not None and reads_draft
+    if counts_jointly and width > MAX_COUNT_DRAFTS:
         raise ValueError(
-            f"block verification takes at most {MAX_BLOCK_DRAFTS} draft tokens of a request, found {width}; "
+            f"{method.value} verification takes at most {MAX_COUNT_DRAFTS} draft tokens of a request, found {width}; "
             "propose fewer (drafting.num_speculative_tokens)"
         )
-    num_positions = max(width, 1) if method is Method.block and reads_draft else 1
+    num_positions = max(width, 1) if counts_jointly else 1
     in_words, lead = in_words_or_lead(
         read_in_words(target_logits, target_logits.stride(0)),
         is_chain and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
@@ -211,7 +198,7 @@ def verify(
         vocab_size,
         num_positions,
         draws_gumbel=method.traits.decided_by_noise,
-        is_typical=method is Method.typical,
+        sums_entropy=hooks.statistic == ENTROPY,
         has_lead=lead is not None,
         sums_drafts=sums_drafts,
     )
@@ -222,7 +209,8 @@ def verify(
         torch.empty(num_requests, dtype=torch.bool, device=device),
     )
     round_ = Round(
-        method=Method.probabilistic if isinstance(method, TreeMethod) else method,
+        hooks=hooks,
+        traits=read_by.traits,
         target=TargetRows(
             target_logits,
             target_logits.stride(0),
@@ -236,19 +224,21 @@ def verify(
         tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), counts, num_requests, width),
         sampling=sampling,
         streams=stream_state(streams),
-        rule=workspace.rule(verification, width, device),
+        rule=workspace.rule(verification.rule, width, device),
         # a walk keeps the chunks of two steps
         rows=workspace.row_buffers(shape if is_chain else replace(shape, num_requests=2 * num_requests), device),
         state=workspace.round_state(shape, device),
         output=Output(verdict.token_ids, verdict.num_accepted, verdict.invalid, None, None),
         shape=shape,
         workspace=workspace,
+        draws_by_rule=hooks.draws_otherwise and bool(verification.rule.values(0)),
     )
     if is_chain:
         launch(round_)
         return verdict
-    if not isinstance(method, TreeMethod):
+    assert walks_by is not None
+    if walks_by.ignores_tokens:
         return replace(verdict, path=launch_synthetic_walk(round_, draft, verification))
-    walk = tree_walk(draft, shape, workspace, method)
-    launch_walk(round_, draft, walk, method)
+    walk = tree_walk(draft, shape, workspace, walks_by)
+    launch_walk(round_, draft, walk, walks_by)
     return replace(verdict, path=walk.path)

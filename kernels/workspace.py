@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from .arguments import RoundState, RowBuffers
-from .contract import RowStats, Verification
+from .contract import RowStats
+from .methods import Rule
+from .methods.synthetic import Synthetic
 
 CHUNK, SHORT_CHUNK = 2048, 256
 """Tokens whose maximum and sum are kept as one; the second where a row has no more, so that it takes one warp."""
@@ -27,16 +29,6 @@ def chunk_size(vocab_size: int) -> int:
     return CHUNK if vocab_size > SHORT_CHUNK else SHORT_CHUNK
 
 
-def rule_values(verification: Verification, width: int) -> list[float]:
-    """The method's parameters as kernels.acceptance_test reads them, 4 + K or more."""
-    rates = (*verification.synthetic_rates, *(0.0,) * width)
-    first = [verification.epsilon, verification.delta, verification.leniency]
-    if verification.traits.defers:
-        whole = verification.fly_entropy_top_k, verification.fly_window_size
-        first = [verification.fly_entropy_threshold, *map(float, whole)]
-    return [*first, 1.0, *rates]
-
-
 @dataclass(frozen=True)
 class Shape:
     """What the size of the scratch memory follows from."""
@@ -46,10 +38,11 @@ class Shape:
     """K."""
     vocab_size: int
     num_positions: int
-    """Residual rows of a request that are summed: K for block, else 1."""
+    """Residual rows of a request that are summed: K of rules that count, else 1."""
     draws_gumbel: bool = False
     """Gumbel noise decides: coupled, and the control pr35461."""
-    is_typical: bool = False
+    sums_entropy: bool = False
+    """Moments of chunks are summed."""
     has_lead: bool = False
     """Chunks begin at the word that the row begins in (kernels.row_words): with up to MAX_LEAD tokens before it."""
     sums_drafts: bool = False
@@ -104,8 +97,8 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
         self._outgrown: list[Tensor] = []
         self._counters: set[str] = set()
-        self._rules: dict[tuple[Verification, torch.device], Tensor] = {}
-        self._thresholds: dict[tuple[Verification, torch.device], Tensor] = {}
+        self._rules: dict[tuple[Rule, torch.device], Tensor] = {}
+        self._thresholds: dict[tuple[Synthetic, torch.device], Tensor] = {}
         self._inverses: dict[tuple[torch.device, int, int, int], tuple[Tensor, int, Tensor]] = {}
 
     @property
@@ -144,7 +137,7 @@ class Workspace:
             chunk_maximum=self.buffer("chunk_maximum", num_cells, torch.float32, device),
             chunk_sum=self.buffer("chunk_sum", num_cells, torch.float64, device),
             chunk_argmax=self.buffer("chunk_argmax", num_cells, torch.int32, device),
-            chunk_moment=self.buffer("chunk_moment", num_cells if shape.is_typical else 0, torch.float64, device),
+            chunk_moment=self.buffer("chunk_moment", num_cells if shape.sums_entropy else 0, torch.float64, device),
             argmax=self.buffer("argmax", num_rows, torch.int32, device),
             maximum=keep.maximum,
             normalizer=keep.normalizer,
@@ -179,21 +172,23 @@ class Workspace:
             argmax_tokens=self.buffer("argmax_tokens", num_argmaxes, torch.int32, device),
         )
 
-    def rule(self, verification: Verification, width: int, device: torch.device) -> Tensor:
-        """`rule_values` on the device, [>= 4 + K] float64."""
-        found = self._rules.get((verification, device))
-        if found is None or found.numel() < 4 + width:
+    def rule(self, rule: Rule, width: int, device: torch.device) -> Tensor:
+        """The parameters of a rule as its hooks find them in drafts of up to K tokens, [>= 1 + K] float64."""
+        found = self._rules.get((rule, device))
+        if found is None or found.numel() < 1 + width:
             if found is not None:
                 self._outgrown.append(found)
-            found = torch.tensor(rule_values(verification, width), dtype=torch.float64, device=device)
-            self._rules[verification, device] = found
+            values = rule.values(width)
+            padding = (0.0,) * (1 + width - len(values))
+            found = torch.tensor((*values, *padding), dtype=torch.float64, device=device)
+            self._rules[rule, device] = found
         return found
 
-    def tree_thresholds(self, verification: Verification, device: torch.device) -> Tensor:
+    def tree_thresholds(self, rule: Synthetic, device: torch.device) -> Tensor:
         """Those of synthetic acceptance on the device, [depths, children] float64."""
-        key = verification, device
+        key = rule, device
         if key not in self._thresholds:
-            self._thresholds[key] = torch.tensor(verification.tree_thresholds, dtype=torch.float64, device=device)
+            self._thresholds[key] = torch.tensor(rule.tree_thresholds, dtype=torch.float64, device=device)
         return self._thresholds[key]
 
     def to_draft_ids(self, draft_to_target: Tensor, vocab_size: int) -> Tensor:

@@ -21,7 +21,7 @@ from kernels.contract import Draft, Sampling, TokenMask, Verification
 from kernels.reference.proposal import propose
 from kernels.reference.token_mask import without_forbidden
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights
+from tests.emitted_laws import acceptance_odds, count_accepted, emission_weights
 
 Law = dict[tuple[int, ...], float]
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from kernels.contract import Draft, Sampling, Verification, VerificationMethod
 from kernels.reference.odds import Odds
 from kernels.reference.proposal import Proposal, propose
 from kernels.reference.truncation import process, sampling_rows
-from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights
+from kernels.reference.verify import rule_of
 
 Method = VerificationMethod
 EXACT = 1e-12
@@ -109,6 +109,18 @@ def pair_tree() -> Tree:
     """The documented pair: p = (1/3, 2/3), q = (2/3, 1/3) after every prefix, two draft tokens."""
     target = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64).log().expand(7, 2)
     return Tree(target, target.flip(1), 2, plain_sampling(1))
+
+
+def acceptance_odds(proposal: Proposal, verification: Verification) -> Odds:
+    return rule_of(verification).odds(proposal)
+
+
+def count_accepted(proposal: Proposal, verification: Verification, passes: Tensor) -> Tensor:
+    return rule_of(verification).counted(passes, proposal)
+
+
+def emission_weights(proposal: Proposal, verification: Verification, num_accepted: Tensor) -> Tensor:
+    return rule_of(verification).emission(proposal, num_accepted)
 
 
 def emitted_law(

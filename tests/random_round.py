@@ -9,6 +9,7 @@ from kernels.reference.draw import draw
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
+from kernels.verification import probe
 
 Method = VerificationMethod
 Setting = tuple[float, int, float, float]
@@ -23,7 +24,7 @@ SHARES_NOISE = (Method.coupled, Method.pr35461)
 
 
 def verification_of(method: Method) -> Verification:
-    return Verification(method, leniency=0.7, synthetic_rates=RATES, fly_window_size=1)
+    return Verification(method, synthetic_rates=RATES) if method is Method.synthetic else probe(method, len(RATES))
 
 
 def sampling_of(*rows: Setting) -> Sampling:

@@ -76,10 +76,10 @@ class ReplayTree:
                 joint = 1 / np.maximum(target / target[token], draft / draft[token]).sum()
                 return joint / draft[token]
             case Method.probabilistic | Method.lenient:
-                return min(1.0, target[token] / (rule.leniency * draft[token]))
+                return min(1.0, target[token] / (rule.rule.parameters.get("leniency", 1.0) * draft[token]))
             case Method.typical:
                 entropy = -(target * np.log(target)).sum()
-                return float(target[token] > min(rule.epsilon, rule.delta * np.exp(-entropy)))
+                return float(target[token] > min(rule.rule.epsilon, rule.rule.delta * np.exp(-entropy)))
         raise AssertionError(rule)
 
     def _block(self, path: tuple[int, ...]) -> Floats:

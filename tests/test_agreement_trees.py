@@ -17,7 +17,7 @@ from harness.agreement.tree_rows import FIXED, RAGGED, drafted_trees
 from harness.settings.device import Device
 from kernels.contract import Draft, Sampling, SiblingDraws, Streams, Verification, VerificationResult
 from kernels.core import Core, reference_core, triton_core
-from kernels.methods import TREE_METHODS, DraftSampling, TreeMethod
+from kernels.methods import DraftSampling, TreeMethod
 from kernels.reference.draw_children import draw_children
 from kernels.reference.verify import verify
 from kernels.streams import Purpose, uniform
@@ -89,8 +89,8 @@ def result_of(core: Core, case: Any, **settings: Any) -> CaseResult:
 def test_every_way_to_draft_trees_is_compared_in_every_truncation():
     """Would catch a method for trees that the command leaves out, as chains alone did."""
     found = {(case.method, case.siblings, case.one_hot) for case in TREES}
-    sampled = {(method, each, False) for method, traits in TREE_METHODS.items() for each in traits.siblings}
-    certain = {method for method, traits in TREE_METHODS.items() if DraftSampling.greedy in traits.draft_samplings}
+    sampled = {(method, each, False) for method in TreeMethod for each in method.traits.siblings}
+    certain = {method for method in TreeMethod if DraftSampling.greedy in method.traits.draft_samplings}
     assert found == sampled | {(method, SiblingDraws.distinct, True) for method in certain}
     for name in ("dtype", "truncation", "temperature"):
         assert {getattr(case, name) for case in TREES} == {getattr(case, name) for case in cases_of(config_of())}

@@ -10,7 +10,7 @@ from harness.certification.evaluate import SPREAD_TREE_BATCH, CaseVerdict, Condi
 from harness.certification.goodness_of_fit import detectable_variation
 from harness.certification.subject import Features, reference
 from harness.certification.tree_cases import SHAPES, WAYS, spread_tree_cases, tree_cases, tree_controls
-from kernels.methods import TREE_METHODS, DraftSampling
+from kernels.methods import DraftSampling, TreeMethod
 from kernels.register_limits import programs_at_once
 from kernels.tree_walk import PARTS
 from kernels.workspace import CHUNK
@@ -43,8 +43,8 @@ def test_every_way_is_certified_with_every_shape_and_only_by_who_verifies_trees(
         ]
         assert {case.trees[0] for case in mine if len(case.trees) == 1} == set(SHAPES.values())
         assert {case.dtype for case in mine if len(case.trees) > 1} == {"float32", "bfloat16", "float16"}
-    assert {method for method, _, _ in WAYS} == set(TREE_METHODS)
-    certain = {method for method, traits in TREE_METHODS.items() if DraftSampling.greedy in traits.draft_samplings}
+    assert {method for method, _, _ in WAYS} == set(TreeMethod)
+    certain = {method for method in TreeMethod if DraftSampling.greedy in method.traits.draft_samplings}
     assert {case.verification.method for case in cases if case.dynamic_tree} == certain
     assert all(case.lacking(Features()) == f"no method {case.verification.method.value}" for case in cases)
     assert all(case.lacking(reference(DEVICE).features) is None for case in cases)

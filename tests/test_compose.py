@@ -12,8 +12,7 @@ from harness.settings.cell import CellConfig
 from harness.settings.constraint import PolicyKind
 from harness.settings.models import DrafterKind
 from harness.settings.schema import SettingsError, all_settings, group_options
-from kernels.method_names import NAMED_METHODS
-from kernels.methods import METHODS, TreeMethod
+from kernels.methods import NAMED_METHODS, TreeMethod, VerificationMethod
 
 NEEDED = {
     **{
@@ -162,7 +161,7 @@ def test_cells_that_differ_only_in_ignored_settings_are_one():
 
 
 def test_every_method_with_parameters_has_settings_for_them():
-    listed = {f"verification.{name}" for traits in METHODS.values() for name in traits.parameters}
+    listed = {f"verification.{name}" for method in VerificationMethod for name in method.kind.settings()}
     there = {key for key in all_settings() if key.startswith("verification.")}
     assert listed == there - {"verification.method"}
 

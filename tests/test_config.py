@@ -14,7 +14,7 @@ from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, We
 from harness.settings.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
 from harness.settings.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.verify import MAX_BLOCK_DRAFTS
+from kernels.verify import MAX_COUNT_DRAFTS
 
 METHODS = list(VerificationMethod)
 INF, NAN = float("inf"), float("nan")
@@ -104,7 +104,7 @@ def test_a_value_out_of_range_is_refused_with_its_name(build, message):
 
 def test_the_most_draft_tokens_are_those_that_every_kernel_takes():
     """Would catch a K that one method of a sweep runs and another refuses in the middle of it."""
-    assert DraftingConfig(MAX_SPECULATIVE_TOKENS).num_speculative_tokens == MAX_BLOCK_DRAFTS
+    assert DraftingConfig(MAX_SPECULATIVE_TOKENS).num_speculative_tokens == MAX_COUNT_DRAFTS
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
 )
 def test_synthetic_rates_fit_the_depth(given, num_tokens, expected):
     config = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
-    assert config.verification(num_tokens).synthetic_rates == pytest.approx(expected)
+    assert config.verification(num_tokens).rule.synthetic_rates == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.value)
@@ -221,7 +221,7 @@ def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile)
     num_tokens = profile.num_speculative_tokens
     assert profile.value.endswith(f"_k{num_tokens}") and f"K = {num_tokens}:" in profile.source
     config = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
-    assert config.verification(num_tokens).synthetic_rates == profile.rates
+    assert config.verification(num_tokens).rule.synthetic_rates == profile.rates
     assert profile.value.startswith("round_") == ("no publication" in profile.source)
     assert profile.value.startswith("derived_") == ("computed" in profile.source)
 

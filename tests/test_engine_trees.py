@@ -16,7 +16,7 @@ from harness.settings.sampling import SamplingSettings
 from harness.settings.tree import branching
 from kernels.contract import DraftSampling, SiblingDraws
 from kernels.core import reference_core
-from kernels.methods import TREE_METHODS, TreeMethod
+from kernels.methods import TreeMethod
 from tests.test_engine_law import DRAFT, FALSE_ALARM, NUM_TOKENS, TARGET, WIDE_DRAFT, WIDE_TARGET, fit
 from tests.tiny_engines import tiny_engine, tiny_requests
 from tests.tiny_models import random_target
@@ -129,7 +129,7 @@ def test_a_chain_written_as_a_tree_gives_the_tokens_of_the_chain(kind, method, d
             assert (item.position_bounds or ())[:came] == pytest.approx((same.position_bounds or ())[:came], abs=2e-6)
 
 
-WAYS = [(method, SAMPLED, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings]
+WAYS = [(method, SAMPLED, siblings) for method in TreeMethod for siblings in method.traits.siblings]
 WAYS += [(TreeMethod.recursive, GREEDY, DISTINCT), (TreeMethod.traversal, GREEDY, DISTINCT)]
 
 

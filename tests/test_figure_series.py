@@ -11,7 +11,7 @@ from harness.report.figures.style import LOOKS, RC, SPARE_LOOKS, spare_looks
 from harness.report.figures.sweep import LENGTH, draw_sweep
 from harness.report.figures.tradeoff import draw_tradeoff
 from harness.report.figures.write import write_figures
-from kernels.method_names import NAMED_METHODS
+from kernels.methods import NAMED_METHODS
 from tests.synthetic_cells import analysed, baseline_settings, config, drafted, shortened_cell, simulated_cell
 
 

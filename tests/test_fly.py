@@ -16,7 +16,15 @@ PROBS = (0.5, 0.3, 0.1, 0.06, 0.04, 0.0)
 """Of every target row: token 0 passes at temperature 0, token 5 is impossible."""
 TOP_3 = -sum(prob * math.log(prob) for prob in PROBS[:3])
 """Entropy of the three most likely tokens, in nats."""
-HALF_OPEN = Verification(Method.fly, fly_window_size=2, fly_entropy_threshold=TOP_3 * 0.9999)
+
+
+def half_open(**changed: float) -> Verification:
+    """A window of 2, and a threshold that the target of these tests just reaches."""
+    given = {"fly_window_size": 2, "fly_entropy_threshold": TOP_3 * 0.9999} | changed
+    return Verification(Method.fly, **given)
+
+
+HALF_OPEN = half_open()
 NO_DRAFT = -1
 
 
@@ -55,9 +63,9 @@ def test_a_window_that_is_full_defers_the_token_in_front_of_it():
     assert accepted([list(each) for each in drafts], HALF_OPEN) == list(drafts.values())
     ragged = accepted([[1, 0, 0, 0]] * 4, HALF_OPEN, lengths=[3, 2, 1, 0])
     assert ragged == [3, 0, 0, 0], "tokens behind a request's own drafts are no window"
-    assert accepted([[1, 0, 1, 0]], replace(HALF_OPEN, fly_window_size=1)) == [4], "two deferrals in a round"
-    assert accepted([[1, 0, 0, 0]], replace(HALF_OPEN, fly_window_size=4)) == [0], "a window as long as the draft"
-    assert accepted([[1, 0, 0, 0]], replace(HALF_OPEN, fly_window_size=2**40)) == [0]
+    assert accepted([[1, 0, 1, 0]], half_open(fly_window_size=1)) == [4], "two deferrals in a round"
+    assert accepted([[1, 0, 0, 0]], half_open(fly_window_size=4)) == [0], "a window as long as the draft"
+    assert accepted([[1, 0, 0, 0]], half_open(fly_window_size=2**40)) == [0]
 
 
 @pytest.mark.parametrize(
@@ -66,16 +74,14 @@ def test_a_window_that_is_full_defers_the_token_in_front_of_it():
 )
 def test_the_gate_opens_at_its_threshold(top_k: int, entropy: float):
     """Would catch an entropy of other tokens, in bits, or normalised again."""
-    near = [
-        replace(HALF_OPEN, fly_entropy_top_k=top_k, fly_entropy_threshold=entropy * each) for each in (0.9999, 1.0001)
-    ]
+    near = [half_open(fly_entropy_top_k=top_k, fly_entropy_threshold=entropy * each) for each in (0.9999, 1.0001)]
     assert [accepted([[1, 0, 0, 0]], each) for each in near] == [[4], [0]]
 
 
 def test_equal_logits_count_as_many_tokens_as_are_left():
     """Would catch a sum over distinct logits."""
     for factor, expected in ((0.9999, 4), (1.0001, 0)):
-        gate = replace(HALF_OPEN, fly_entropy_threshold=factor * 3 / 6 * math.log(6))
+        gate = half_open(fly_entropy_threshold=factor * 3 / 6 * math.log(6))
         assert accepted([[1, 0, 0, 0]], gate, probs=(1 / 6,) * 6) == [expected]
 
 
@@ -100,7 +106,7 @@ def test_the_gate_reads_what_a_mask_leaves():
     allowed = TokenMask(torch.tensor([[0b000111]], dtype=torch.int32), torch.zeros(5, dtype=torch.long))
     left = -sum(prob / 0.9 * math.log(prob / 0.9) for prob in PROBS[:3])
     for factor, expected in ((0.9999, 4), (1.0001, 0)):
-        gate = replace(HALF_OPEN, fly_entropy_threshold=left * factor)
+        gate = half_open(fly_entropy_threshold=left * factor)
         assert accepted([[1, 0, 0, 0]], gate, mask=allowed) == [expected]
 
 

@@ -11,7 +11,7 @@ from kernels.contract import RowStats, Verification, VerificationMethod
 from kernels.draw import coupled_draw, draw
 from kernels.streams import Purpose
 from tests.kernel_rounds import DEVICE, kernel_round, streams_of
-from tests.own_methods import half_strict
+from tests.own_methods import HALF_STRICT
 from tests.random_round import PLAIN, sampling_of
 
 NUM_ROWS, VOCAB = 3, 63
@@ -110,4 +110,4 @@ def test_a_tree_is_refused_by_both_cores():
 def test_a_method_of_ones_own_is_refused_where_the_reference_alone_runs_it():
     batch = kernel_round([PLAIN], [2], VOCAB)
     with pytest.raises(ValueError, match="only the reference core runs it"):
-        batch.found(Verification(half_strict))
+        batch.found(Verification(HALF_STRICT))

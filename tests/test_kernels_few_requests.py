@@ -31,7 +31,7 @@ def test_the_pass_that_decides_changes_no_token(
         late = checked_verdict(batch, method, workspace)
         assert workspace.busy_counters() == []
         with monkeypatch.context() as patch:
-            patch.setattr(late_decision, "LATE_PROGRAMS", {})
+            patch.setattr(late_decision, "late_programs", lambda *_: ())
             early = batch.found(verification_of(method), workspace)
         assert late.token_ids.tolist() == early.token_ids.tolist()
         assert late.num_accepted.tolist() == early.num_accepted.tolist()
@@ -78,7 +78,7 @@ def test_no_division_of_the_work_changes_a_token(
     late = checked_verdict(batch, method, Workspace())
     # steps are loaded early where no draft row is summed beside
     assert found == [keeps_statistics, division]
-    monkeypatch.setattr(late_decision, "LATE_PROGRAMS", {})
+    monkeypatch.setattr(late_decision, "late_programs", lambda *_: ())
     assert late.token_ids.tolist() == batch.found(verification_of(method), Workspace()).token_ids.tolist()
 
 

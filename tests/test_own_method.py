@@ -102,7 +102,7 @@ def own_path(name: str) -> str:
     [
         ("nowhere.at_all:NAME", "can be imported"),
         ("tests.own_methods:Missing", "can be imported"),
-        ("tests.own_methods:NUMBER", "to be a kernels.methods.OwnMethod, found 7"),
+        ("tests.own_methods:NUMBER", "a kernels.methods.Rule, found 7"),
         ("probabilistc", "or PACKAGE.MODULE:NAME, found probabilistc"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
 @pytest.mark.parametrize("trait", ["greedy_only", "decided_by_noise", "ignores_tokens"])
 def test_traits_that_need_code_of_ours_are_refused(trait):
     with pytest.raises(ValueError, match=f"found {trait}"):
-        OwnMethod(own_methods.half_odds, MethodTraits(Guarantee.lossless, **{trait: True}))
+        OwnMethod(type("Own", (own_methods.Half,), {"traits": MethodTraits(Guarantee.lossless, **{trait: True})})())
 
 
 @pytest.mark.parametrize(("name", "passes"), [("half_strict", True), ("liar", False), ("forgets_its_emission", False)])

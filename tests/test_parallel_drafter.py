@@ -13,7 +13,7 @@ from harness.models import layer_forward
 from harness.models.fused import layer as fused_layer
 from harness.models.fused.operations import named_operations
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import DraftSampling, VerificationMethod
+from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.tiny_engines import NUM_SLOTS, tiny_engine, tiny_head, tiny_requests
 from tests.tiny_models import VOCAB_SIZE
 
@@ -39,7 +39,7 @@ def drawn_twice(make, draft_sampling, kind="peagle"):
 
     drafter.propose = twice
     method = VerificationMethod.coupled if draft_sampling is DraftSampling.coupled else VerificationMethod.probabilistic
-    settings = replace(engine.settings, verification=replace(engine.settings.verification, method=method))
+    settings = replace(engine.settings, verification=Verification(method))
     Engine(engine.target, drafter, settings).run(tiny_requests(5, 6), lambda _: None)
     return found
 

@@ -19,10 +19,10 @@ from tests.random_round import GREEDY, PLAIN, Method, sampling_of
 PROBABILISTIC, BLOCK = Verification(Method.probabilistic), Verification(Method.block)
 CASES = {
     "probabilistic": PROBABILISTIC,
-    "probabilistic, leniency of another method": Verification(Method.probabilistic, leniency=0.4),
     "lenient": Verification(Method.lenient, leniency=0.4),
     "typical": Verification(Method.typical, epsilon=0.3, delta=0.6),
     "synthetic": Verification(Method.synthetic, synthetic_rates=(0.7, 0.2)),
+    "threshold": Verification(Method.threshold, threshold_single=0.5, threshold_acc=0.7),
     "strict": Verification(Method.strict),
 }
 SETTINGS = ({}, {"temperature": 0.6}, {"top_k": 2}, {"temperature": 0.0})

@@ -94,7 +94,7 @@ def test_residual_that_underflows_emits_from_the_target(method: Method, monkeypa
     """Equal distributions leave no residual; a rejection is forced through the uniform number."""
     ones = torch.ones(64, dtype=torch.float64)
     monkeypatch.setattr(
-        "kernels.reference.verify.uniform",
+        "kernels.streams.uniform",
         lambda seeds, *_: ones[:, None].expand(64, 2) if seeds.dim() == 2 else torch.linspace(0.01, 0.99, 64).double(),
     )
     logits = torch.tensor([0.0, 1.0, 2.0]) if method is not Method.strict else torch.tensor([-900.0, -900.0, 0.0])

@@ -7,20 +7,23 @@ import pytest
 import torch
 from torch import Tensor
 
-import kernels.reference.verify as verify_module
+import kernels.streams as streams_module
 from kernels.contract import Streams, Verification
+from kernels.methods.block import log_prefix_ratios
 from kernels.reference.acceptance import acceptance_terms, expected_accepted
-from kernels.reference.block import log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.odds import Odds, up_to_first_failure
 from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import sampling_rows
-from kernels.reference.verify import acceptance_odds, count_accepted, emission_weights, verify
+from kernels.reference.verify import verify
 from tests.emitted_laws import (
     EXACT,
     LOSSLESS,
     Method,
     Tree,
+    acceptance_odds,
+    count_accepted,
+    emission_weights,
     emitted_law,
     law_of_method,
     pair_tree,
@@ -182,7 +185,7 @@ def test_verify_decides_by_the_enumerated_functions(method: Method, monkeypatch:
     generator = torch.Generator().manual_seed(4)
     accept, last = torch.rand(num_paths, 3, generator=generator), torch.rand(num_paths, generator=generator)
     monkeypatch.setattr(
-        verify_module,
+        streams_module,
         "uniform",
         lambda seeds, purpose, positions, rounds: (accept if seeds.dim() == 2 else last).double(),
     )

@@ -15,6 +15,8 @@ CASES = {
     "lenient": Verification(Method.lenient, leniency=0.4),
     "lenient, nearly lossless": Verification(Method.lenient, leniency=0.95),
     "synthetic": Verification(Method.synthetic, synthetic_rates=(0.7, 0.2)),
+    "threshold": Verification(Method.threshold, threshold_single=0.5, threshold_acc=0.7),
+    "threshold, single alone": Verification(Method.threshold, threshold_single=0.4),
     "strict": Verification(Method.strict),
     "probabilistic": Verification(Method.probabilistic),
     "block": Verification(Method.block),

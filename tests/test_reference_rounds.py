@@ -11,12 +11,13 @@ import pytest
 import torch
 from scipy import stats
 
-import kernels.reference.verify as verify_module
+import kernels.reference.odds as odds_module
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationMethod
+from kernels.methods import Rule
+from kernels.methods.block import Block
 from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.odds import up_to_first_failure
-from kernels.reference.residual import emission
 from kernels.reference.truncation import process
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
@@ -134,16 +135,12 @@ def test_control_coupled_drafts_in_block_are_caught():
 
 
 def test_control_unscaled_block_residual_is_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        verify_module,
-        "emission",
-        lambda proposal, num_accepted, scale: emission(proposal, num_accepted, torch.ones_like(scale)),
-    )
+    monkeypatch.setattr(Block, "scale", Rule.scale)
     assert p_value(first_tokens(Verification(Method.block), DraftSampling.sampled)) < FALSE_ALARM
 
 
 def test_control_block_stopping_at_the_first_failure_is_caught(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(verify_module, "up_to_last_success", up_to_first_failure)
+    monkeypatch.setattr(odds_module, "up_to_last_success", up_to_first_failure)
     assert p_value(first_tokens(Verification(Method.block), DraftSampling.sampled)) < FALSE_ALARM
 
 

@@ -9,7 +9,7 @@ from harness.settings.tree import Tree, branching, depths_of
 from kernels import custom_ops
 from kernels.contract import Draft, Sampling, Streams, Verification, VerificationMethod
 from kernels.methods import TreeMethod
-from kernels.reference import synthetic
+from kernels.reference import synthetic_trees
 from kernels.reference.tree_shape import chain_parents
 from kernels.reference.verify import verify
 from kernels.streams import uniform
@@ -68,7 +68,7 @@ def test_the_law_of_a_broken_walk_is_found_wrong(monkeypatch: pytest.MonkeyPatch
     def shared(seeds: torch.Tensor, purpose: int, positions: torch.Tensor, rounds: torch.Tensor) -> torch.Tensor:
         return uniform(seeds, purpose, torch.zeros_like(positions), rounds)
 
-    monkeypatch.setattr(synthetic, "uniform", shared)
+    monkeypatch.setattr(synthetic_trees, "uniform", shared)
     assert nodes_with_wrong_rates(branching(2, 2, 1))
 
 

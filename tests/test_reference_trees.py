@@ -7,18 +7,17 @@ import torch
 
 from harness.settings.tree import branching
 from kernels.contract import SiblingDraws
-from kernels.methods import TREE_METHODS, TreeMethod
+from kernels.methods import TreeMethod
 from kernels.reference import kseq, tree_proposal
 from kernels.reference.kseq import walk_by_kseq
 from kernels.reference.recursive import walk_recursively
 from kernels.reference.traversal import walk_by_traversal
-from kernels.reference.verify_tree import walk
 from tests.tree_rounds import TreeModels, output_law
 
 EXACT = 1e-12
 SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2), "uneven": (-1, 0, -1, 0, 1)}
 INDEPENDENT, DISTINCT = SiblingDraws
-CASES = [(method, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings]
+CASES = [(method, siblings) for method in TreeMethod for siblings in method.traits.siblings]
 
 
 def models_of(shape):
@@ -33,7 +32,7 @@ def variation(rule, shape, siblings, is_one_hot=False, models=None):
 
 
 def rule_of(method):
-    return lambda tree, passes: walk(tree, method, passes)
+    return lambda tree, passes: method.rule().walk(tree, passes, None)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -54,8 +53,8 @@ def test_of_certain_siblings_recursive_and_traversal_accept_as_many():
     lengths = [
         output_law(models_of(shape), shape, rule_of(method), DISTINCT, is_one_hot=True)[1]
         for shape in (SHAPES["2-2"], SHAPES["uneven"])
-        for method, traits in TREE_METHODS.items()
-        if traits.is_strict_on_one_hot
+        for method in TreeMethod
+        if method.traits.is_strict_on_one_hot
     ]
     assert len(lengths) == 4 and lengths[0] > 1
     assert lengths[0] == pytest.approx(lengths[1], abs=EXACT) and lengths[2] == pytest.approx(lengths[3], abs=EXACT)

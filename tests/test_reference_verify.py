@@ -1,18 +1,20 @@
 """`verify` on whole batches: mixed settings, ragged drafts, caches, and rules that coincide."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from scipy import stats
 
 from kernels.contract import Draft, Sampling, Streams, TokenMask, Verification, VerificationResult
-from kernels.methods import Guarantee, MethodTraits, OwnMethod
+from kernels.methods import Guarantee, MethodTraits, OwnMethod, Rule
 from kernels.reference.draw import draw
 from kernels.reference.odds import Odds
 from kernels.reference.proposal import Proposal
 from kernels.reference.truncation import sampling_rows
 from kernels.reference.verify import verify
 from kernels.streams import Purpose
-from tests.own_methods import lossy, lossy_to_last_success
+from tests.own_methods import LOSSY, LOSSY_TO_LAST_SUCCESS
 from tests.random_round import (
     FALSE_ALARM,
     GREEDY,
@@ -104,7 +106,7 @@ def test_entries_beyond_the_draft_are_ignored(method: Method):
     ("method", "num_sampled"),
     [(method, 0) for method in Method if method is not Method.synthetic]
     + [(method, 1) for method in SAMPLED_METHODS if method is not Method.synthetic]
-    + [(method, num_sampled) for method in (lossy, lossy_to_last_success) for num_sampled in (0, 1)],
+    + [(method, num_sampled) for method in (LOSSY, LOSSY_TO_LAST_SUCCESS) for num_sampled in (0, 1)],
 )
 def test_temperature_zero_accepts_the_argmax_under_every_method(method: Method | OwnMethod, num_sampled: int):
     """In a batch of its own, and beside a sampled request."""
@@ -113,7 +115,8 @@ def test_temperature_zero_accepts_the_argmax_under_every_method(method: Method |
     batch.token_ids[:6] = best[:6, :3]
     for request in range(3):
         batch.token_ids[request, request] = (best[request, request] + 1) % 11
-    verdict = batch.verify(Verification(method, epsilon=1.0, delta=100.0))
+    given = {"epsilon": 1.0, "delta": 100.0} if method is Method.typical else {}
+    verdict = batch.verify(Verification(method, **given))
     assert verdict.num_accepted[:6].tolist() == [0, 1, 2, 3, 3, 3]
     for request, accepted in enumerate([0, 1, 2, 3, 3, 3]):
         assert verdict.token_ids[request, : accepted + 1].tolist() == best[request, : accepted + 1].tolist()
@@ -215,13 +218,21 @@ def always(proposal: Proposal) -> Odds:
     return Odds(torch.full_like(proposal.target_logprobs, 2.0), torch.ones_like(proposal.target_logprobs))
 
 
+def own(odds: Callable, traits: MethodTraits, emission: Callable | None = None, value: str = "own") -> OwnMethod:
+    """A method whose rule returns what the functions do."""
+    functions = {"traits": traits, "odds": lambda _, proposal: odds(proposal)}
+    if emission is not None:
+        functions["emission"] = lambda _, *given: emission(*given)
+    return OwnMethod(type("Own", (Rule,), functions)(), value)
+
+
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_method_of_ones_own_cannot_pass_a_forbidden_token(stops: bool):
     """Neither accept it, nor what was drafted after it, nor emit it."""
     traits = MethodTraits(Guarantee.lossy, stops_at_first_failure=stops)
     only_3 = TokenMask(torch.tensor([[0b1000]]).int(), torch.tensor([0, -1, -1]))
     for emission in (None, lambda proposal, num_accepted: torch.ones(1, 4, dtype=torch.float64)):
-        method = OwnMethod(always, traits, emission)
+        method = own(always, traits, emission)
         assert own_round(method).num_accepted.tolist() == [2]
         verdict = own_round(method, only_3)
         assert verdict.num_accepted.tolist() == [0] and verdict.token_ids.tolist() == [[3, -1, -1]]
@@ -240,12 +251,12 @@ def test_a_method_of_ones_own_cannot_pass_a_forbidden_token(stops: bool):
 )
 def test_odds_that_are_none_name_the_method(odds: object, found: str):
     with pytest.raises(ValueError, match=f"rules:mine: expected .*{found}"):
-        own_round(OwnMethod(lambda proposal: odds, MethodTraits(Guarantee.lossy), value="rules:mine"))
+        own_round(own(lambda proposal: odds, MethodTraits(Guarantee.lossy), value="rules:mine"))
 
 
 @pytest.mark.parametrize("row", [[0.0] * 4, [1, 1, torch.nan, 1], [1, 1, torch.inf, 1], [-1.0, 1, 1, 1], [1.0] * 3])
 def test_weights_that_are_none_name_the_method(row: list[float]):
     """Would catch a token outside the vocabulary, which a sum of 0 or NaN would draw."""
-    method = OwnMethod(always, MethodTraits(Guarantee.lossy), lambda *_: torch.tensor([row]), "rules:mine")
+    method = own(always, MethodTraits(Guarantee.lossy), lambda *_: torch.tensor([row]), "rules:mine")
     with pytest.raises(ValueError, match="rules:mine: expected `emission`"):
         own_round(method)

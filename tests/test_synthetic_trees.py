@@ -33,7 +33,7 @@ def test_one_sweep_has_rates_of_chains_and_of_trees():
     assert chain.verification.synthetic_tree_rates == [] and len(chain.verification.synthetic_rates) == 4
     assert tree.verification.synthetic_rates == [] and tree.verification.tree_rates == [[0.7, 0.1], [0.6]]
     assert normal_form(chain) == normal_form(cells()[0])
-    assert tree.verification.verification(6).synthetic_tree_rates == ((0.7, 0.1), (0.6,))
+    assert tree.verification.verification(6).rule.synthetic_tree_rates == ((0.7, 0.1), (0.6,))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_experiment_of_trees_and_chains_has_the_rates_of_one_profile():
         if cell.drafts_tree:
             assert cell.verification.tree_rates == levels
         else:
-            rates = cell.verification.verification(cell.drafting.num_speculative_tokens).synthetic_rates
+            rates = cell.verification.verification(cell.drafting.num_speculative_tokens).rule.synthetic_rates
             assert rates == pytest.approx(of_chains[: len(rates)], abs=5e-4)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from harness.settings.tree import branching
 from kernels.contract import NO_TOKEN, Draft, Sampling, SiblingDraws, Streams, TokenMask, Verification
-from kernels.methods import TREE_METHODS, TreeMethod
+from kernels.methods import TreeMethod
 from kernels.reference.draw import draw
 from kernels.reference.draw_children import draw_children
 from kernels.reference.tree_shape import branches, chain_parents, depths
@@ -32,7 +32,7 @@ def test_with_one_child_a_node_every_token_is_that_of_the_method_for_chains(meth
     draft = batch.draft(requests)
     if is_one_hot:
         draft = Draft(draft.token_ids, draft.num_draft_tokens)
-    inputs = (batch.sampling, Verification(TREE_METHODS[method].on_chains), batch.streams)
+    inputs = (batch.sampling, Verification(method.traits.on_chains), batch.streams)
     wanted = verify(batch.rows(requests), draft, *inputs)
     assert 0 < wanted.num_accepted.float().mean() < 1.5 and bool(wanted.invalid.any())
     for parents in (None, chain_parents(*draft.token_ids.shape)):

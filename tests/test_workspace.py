@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.contract import Verification, VerificationMethod
+from kernels.methods.synthetic import Synthetic
 from kernels.workspace import Workspace
 
 CPU = torch.device("cpu")
@@ -21,9 +21,9 @@ def test_memory_that_a_larger_call_has_outgrown_is_kept():
 
 
 def test_a_rule_for_more_drafts_leaves_the_shorter_one_in_place():
-    workspace, verification = Workspace(), Verification(VerificationMethod.synthetic, synthetic_rates=(0.5,))
-    short = workspace.rule(verification, 1, CPU)
-    longer = workspace.rule(verification, 9, CPU)
+    workspace, rule = Workspace(), Synthetic((0.5,))
+    short = workspace.rule(rule, 1, CPU)
+    longer = workspace.rule(rule, 9, CPU)
     assert longer is not short and longer[: len(short)].tolist() == short.tolist()
     assert workspace.num_bytes == 8 * (len(short) + len(longer))
 

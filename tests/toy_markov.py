@@ -30,9 +30,10 @@ from harness.models.head import HeadOutput
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetOutput
 from harness.settings.sampling import SamplingSettings
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core
 from kernels.methods import TreeMethod
+from kernels.verification import probe
 
 NO_EOS: frozenset[int] = frozenset()
 LONGEST_PROMPT = 8
@@ -146,7 +147,7 @@ def toy_engine(
         capacity=capacity,
         num_speculative_tokens=num_speculative_tokens,
         sampling=sampling or SamplingSettings(temperature),
-        verification=Verification(method, fly_window_size=1),
+        verification=probe(method, num_speculative_tokens),
         limits=Limits(max_new_tokens, eos_token_ids),
         drafts_trees=tree is not None,
         **options,

@@ -16,7 +16,7 @@ from kernels.contract import Drawn, Verification, VerificationResult
 from kernels.core import Core
 from kernels.methods import Method, methods_with
 
-DRAWS_ONLY = methods_with(lambda traits: traits.greedy_only or (traits.decided_by_noise and not traits.reads_draft))
+DRAWS_ONLY = methods_with(lambda traits: traits.greedy_only or traits.compares_draws)
 """Methods that accept a draft token iff they have drawn the same."""
 ROWS_AT_A_TIME = 32
 """Disagreeing requests that are computed in float64 at a time."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from harness.settings.device import Device
+from harness.settings.imported import is_import_path
 from harness.settings.schema import SettingsError, check_known, check_seed, check_setting
 from kernels.methods import TreeMethod, VerificationMethod
 
@@ -42,7 +43,7 @@ class AgreementConfig:
     methods: tuple[str, ...] = tuple(
         method.value for method in (*VerificationMethod, *TreeMethod) if not method.traits.greedy_only
     )
-    """Verification methods, those of trees among them."""
+    """Verification methods, those of trees among them; PACKAGE.MODULE:NAME is one of your own (methods.Rule)."""
     dtypes: tuple[str, ...] = DTYPES
     """Types of the logits."""
     truncations: tuple[str, ...] = tuple(TRUNCATIONS)
@@ -88,7 +89,7 @@ class AgreementConfig:
         for name, known in (("methods", methods), ("dtypes", DTYPES), ("truncations", TRUNCATIONS)):
             values = getattr(self, name)
             check_setting(bool(values), name, f"some of {', '.join(known)}", "nothing")
-            check_known(name, values, known)
+            check_known(name, [value for value in values if not (name == "methods" and is_import_path(value))], known)
         counts = ("decisions", "vocab_size", "requests", "draft_tokens", "law_vocab_size", "law_draws", "fuzz_cases")
         for name in counts:
             check_setting(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernels.methods import Method, VerificationMethod
+from kernels.methods import Method
 
 ROUNDING = 1e-5
 """Relative error of one probability that float32 arithmetic explains."""
@@ -35,7 +35,7 @@ SCORE_ROUNDING = 1e-9
 
 def tolerance_of(method: Method) -> float:
     """The largest margin that rounding explains in what a method draws or decides."""
-    return SCORE_ROUNDING if method is VerificationMethod.coupled else ROUNDING
+    return SCORE_ROUNDING if method.traits.compares_draws else ROUNDING
 
 
 @dataclass(frozen=True)

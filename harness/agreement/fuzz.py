@@ -23,9 +23,9 @@ from harness.agreement.counts import Agreement, total
 from harness.agreement.fuzz_case import CaseBuilder
 from harness.agreement.fuzz_layout import Layout, random_layout
 from harness.agreement.round_inputs import RoundInputs
-from harness.agreement.run import verification_of
 from kernels.contract import VerificationResult
 from kernels.core import Core, reference_core
+from kernels.verification import probe
 
 CASES_OF_A_LAYOUT = 160
 MISUSED = 1 / 3
@@ -96,7 +96,7 @@ class FuzzCall:
     def __init__(self, layout: Layout, seed: str, tested: Core, device: torch.device) -> None:
         random = Random(seed)
         self.tested, self.reference = tested, reference_core()
-        self.verification = verification_of(layout.method, layout.num_draft_tokens)
+        self.verification = probe(layout.method, layout.num_draft_tokens)
         self.is_misused = random.random() < MISUSED
         self.failures: list[str] = []
         parts = []

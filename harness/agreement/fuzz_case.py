@@ -162,7 +162,7 @@ class CaseBuilder:
         layout = self.layout
         requests = layout.num_requests
         temperature = self._choose(TEMPERATURES, requests)
-        if layout.method is Method.greedy:
+        if layout.method.traits.greedy_only:
             temperature = torch.zeros_like(temperature)
         elif self.random.random() < 0.1:
             temperature[self.random.randrange(requests)] = torch.nan

@@ -7,10 +7,9 @@ from math import log2
 from random import Random
 
 from harness.agreement.config import AgreementConfig
-from kernels.contract import VerificationMethod
-from kernels.methods import DraftSampling, SiblingDraws, TreeMethod, methods_with
+from harness.agreement.run import method_of
+from kernels.methods import DraftSampling, Method, SiblingDraws, TreeMethod, VerificationMethod, methods_with
 
-Method = VerificationMethod
 MAX_LOGITS = 2**23
 """Of the target in one call: the reference makes several float64 copies of them."""
 
@@ -24,7 +23,7 @@ OF_TREES = (*TreeMethod, *sorted(methods_with(lambda traits: traits.siblings), k
 class Layout:
     """What changes the code of a kernel, or how it is launched."""
 
-    method: VerificationMethod | TreeMethod
+    method: Method
     """One for trees where drafts are trees."""
     dtype: str
     num_requests: int
@@ -76,7 +75,7 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
     is_smaller = random.random() < 0.4
     truncates = random.random() < 0.5
     layout = Layout(
-        method=random.choice([Method(name) for name in (*config.chain_methods, Method.greedy.value)]),
+        method=method_of(random.choice((*config.chain_methods, VerificationMethod.greedy.value))),
         dtype=random.choice(config.dtypes),
         num_requests=num_requests,
         num_draft_tokens=width,

@@ -22,7 +22,7 @@ from harness.agreement.acceptance_margin import acceptance_margin
 from harness.agreement.counts import ROUNDING
 from harness.agreement.round_inputs import DrawInputs, RoundInputs
 from harness.agreement.token_margin import interval_distance, token_margin
-from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationMethod, VerificationResult
+from kernels.contract import Drawn, Sampling, Streams, Verification, VerificationResult
 from kernels.reference.proposal import Proposal, propose, to_draft_ids
 from kernels.reference.truncation import processed
 from kernels.streams import gumbel, uniform
@@ -67,9 +67,6 @@ def coupled_margin(proposal: Proposal, streams: Streams, num_accepted: Tensor, t
         here = score_margin(target.logprobs(proposal.rows[going, position]), noise, emitted)
         margin[going] = torch.maximum(margin[going], here)
     return torch.where(num_accepted > proposal.num_usable, torch.inf, margin)
-
-
-Method = VerificationMethod
 
 
 def nearby(sampling: Sampling) -> list[Sampling]:
@@ -117,7 +114,7 @@ def _verdict_margin(inputs: RoundInputs, verification: Verification, found: Veri
     possible &= accepted.all(dim=1) & padding.all(dim=1) & (last >= 0) & (last < vocab_size)
     possible &= found.invalid == impossible
     last = torch.where(possible, last, 0)
-    if verification.method is Method.coupled:
+    if verification.traits.compares_draws:
         margin = coupled_margin(proposal, inputs.streams, num_accepted, last)
     else:
         decisions = acceptance_margin(proposal, verification, inputs.streams, num_accepted)

@@ -20,12 +20,14 @@ from harness.agreement.counts import Agreement, total
 from harness.agreement.rows import RoundShape, drafted_round
 from harness.agreement.tree_rows import FIXED, RAGGED, drafted_trees
 from harness.settings.device import resolve_device
+from harness.settings.imported import ImportPath
 from harness.settings.schema import SettingsError
-from kernels.contract import Verification, VerificationMethod
+from harness.settings.sections import own_method
 from kernels.core import Core, reference_core, triton_core
-from kernels.methods import DraftSampling, SiblingDraws, TreeMethod
+from kernels.methods import NAMED_METHODS, DraftSampling, Method, SiblingDraws, TreeMethod
+from kernels.methods.hooks import runs_on_kernels
+from kernels.verification import probe
 
-Method = VerificationMethod
 MAX_TREES = 160
 """Requests of a batch of trees: the reference makes several float64 copies of their rows."""
 
@@ -34,7 +36,7 @@ MAX_TREES = 160
 class Case:
     """One combination that is compared."""
 
-    method: VerificationMethod | TreeMethod
+    method: Method
     """One for trees where drafts are trees."""
     dtype: str
     truncation: str
@@ -72,7 +74,13 @@ def device_of(config: AgreementConfig) -> torch.device:
 
 
 def tested_core(config: AgreementConfig) -> Core:
-    """The core that is compared with the reference; raises SettingsError where it cannot run."""
+    """The core that is compared with the reference; raises SettingsError where it cannot run, or not every method."""
+    core = _core(config)
+    _check_hooks(config, core)
+    return core
+
+
+def _core(config: AgreementConfig) -> Core:
     match config.core:
         case Candidate.triton:
             if device_of(config).type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -93,10 +101,31 @@ def tested_core(config: AgreementConfig) -> Core:
             return triton_core()
 
 
+def method_of(name: str) -> Method:
+    """A method by its name, or one of the user's own by its path; raises SettingsError if there is none."""
+    if name in NAMED_METHODS:
+        return NAMED_METHODS[name]
+    try:
+        return own_method(ImportPath(name), "--methods")
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _check_hooks(config: AgreementConfig, tested: Core) -> None:
+    """Raises SettingsError where a method of the user's own does not run on the core that is compared."""
+    if tested.name == "reference":
+        return
+    missing = [name for name in config.chain_methods if not runs_on_kernels(method_of(name))]
+    if missing:
+        raise SettingsError(
+            f"--methods: expected rules with `hooks`, which run on the core {tested.name}, found {', '.join(missing)}"
+        )
+
+
 def cases_of(config: AgreementConfig) -> list[Case]:
     """Every combination, in the order of the settings."""
     chains = product(config.chain_methods, config.dtypes, config.truncations, config.temperatures)
-    cases = [Case(Method(method), dtype, truncation, each) for method, dtype, truncation, each in chains]
+    cases = [Case(method_of(name), dtype, truncation, each) for name, dtype, truncation, each in chains]
     return cases + _tree_cases(config)
 
 
@@ -114,13 +143,6 @@ def _tree_cases(config: AgreementConfig) -> list[Case]:
         dtype, temperature = next(kinds)
         cases.append(Case(method, dtype, truncation, temperature, siblings, one_hot))
     return cases
-
-
-def verification_of(method: VerificationMethod | TreeMethod, num_draft_tokens: int) -> Verification:
-    """The method with parameters that let it accept and reject; one rate for each draft position."""
-    rates = tuple(0.8**position for position in range(1, num_draft_tokens + 1))
-    of_trees = ((0.5, 0.2, 0.1), (0.2, 0.6)) * max(1, num_draft_tokens)
-    return Verification(method, leniency=0.7, synthetic_rates=rates, synthetic_tree_rates=of_trees, fly_window_size=1)
 
 
 def compare_cases(config: AgreementConfig, report: Callable[[CaseResult], None]) -> list[CaseResult]:
@@ -154,7 +176,7 @@ def compare_case(case: Case, config: AgreementConfig, tested: Core, num_decision
     if case.siblings is not None:
         return _compare_trees(case, config, tested, num_decisions, generator)
     shape = shape_of(case, config)
-    verification = verification_of(case.method, config.draft_tokens)
+    verification = probe(case.method, config.draft_tokens)
     verified, drafted, begin = [Agreement()], [Agreement()], time.perf_counter()
     while total([*verified, *drafted]).num_decisions < num_decisions:
         batch = drafted_round(shape, tested, generator)
@@ -178,7 +200,7 @@ def _compare_trees(
         shape = replace(shape, num_requests=min(shape.num_requests, MAX_TREES))
         batch = drafted_trees(shape, trees, case.siblings, tested, generator)
         drafted.append(compare_children(tested, reference, batch.drafts))
-        verified.append(compare_verify(tested, reference, batch.inputs, verification_of(case.method, width)))
+        verified.append(compare_verify(tested, reference, batch.inputs, probe(case.method, width)))
     return CaseResult(case, total(verified), total(drafted), time.perf_counter() - begin)
 
 

@@ -13,13 +13,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.contract import Streams, Verification, VerificationMethod
-from kernels.reference.block import log_prefix_ratios
+from kernels.contract import Streams, Verification
 from kernels.reference.proposal import Proposal, to_draft_ids
-from kernels.reference.verify import emission_weights
+from kernels.reference.verify import rule_of
 from kernels.streams import Purpose, gumbel, uniform
-
-Method = VerificationMethod
 
 
 def interval_distance(weights: Tensor, uniforms: Tensor, token_ids: Tensor) -> Tensor:
@@ -49,9 +46,7 @@ def _residual_parts(
     the target.
     """
     requests = torch.arange(len(num_accepted), device=num_accepted.device)
-    ratio = torch.ones(len(num_accepted), dtype=torch.float64, device=num_accepted.device)
-    if verification.method is Method.block:
-        ratio = log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()
+    ratio = rule_of(verification).scale(proposal, num_accepted)
     target = ratio * proposal.target.logprobs_at(proposal.rows[requests, num_accepted], token_ids).exp()
     proposed = torch.zeros_like(target)
     compares = proposal.draft is not None and not verification.traits.emits_from_target
@@ -80,14 +75,14 @@ def token_margin(
     Returns:
         [R] float64; 0 where float64 chooses the same token, infinity where the token cannot be drawn at all.
     """
-    weights = emission_weights(proposal, verification, num_accepted)
+    weights = rule_of(verification).emission(proposal, num_accepted)
     positions = streams.positions + num_accepted
     target, proposed, ratio = _residual_parts(proposal, verification, num_accepted, token_ids)
     own = weights.gather(1, token_ids[:, None])[:, 0]
     # float32 may leave a residual weight where float64 leaves none, but only where the two nearly cancel.
     cancels = ((proposed - target) / (proposed + target)).nan_to_num(nan=torch.inf)
     impossible = torch.where(own > 0, 0.0, torch.where((proposed > 0) & (target > 0), cancels, torch.inf))
-    if verification.method is Method.pr35461:
+    if verification.traits.decided_by_noise:
         return torch.maximum(_noise_margin(weights, streams, positions, token_ids, proposed), impossible)
     recovers = num_accepted < proposal.num_draft_tokens
     purposes = torch.where(recovers, int(Purpose.residual), int(Purpose.bonus))

@@ -26,6 +26,7 @@ from harness.certification.toy_models import (
 from harness.settings.tree import DynamicTree
 from kernels import methods
 from kernels.contract import DraftSampling, SiblingDraws, Verification, VerificationMethod
+from kernels.methods.hooks import runs_on_kernels
 
 Method = VerificationMethod
 GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSampling.coupled
@@ -62,8 +63,8 @@ def drafts_of(method: methods.Method) -> tuple[Drafts, ...]:
 
 DRAFTS = tuple(
     drafts
-    for method, traits in methods.METHODS.items()
-    if traits.guarantee is methods.Guarantee.lossless and not traits.greedy_only
+    for method in Method
+    if method.traits.guarantee is methods.Guarantee.lossless and not method.traits.greedy_only
     for drafts in drafts_of(method)
 )
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
@@ -150,7 +151,9 @@ class Case:
 
     def _is_run_by(self, features: Features) -> bool:
         method = self.verification.method
-        return features.own_methods if isinstance(method, methods.OwnMethod) else method in features.methods
+        if not isinstance(method, methods.OwnMethod):
+            return method in features.methods
+        return features.own_methods or (features.own_hooks and runs_on_kernels(method))
 
     def lacking(self, features: Features) -> str | None:
         """What the case needs and a subject does not have; None if it has everything."""

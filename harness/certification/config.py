@@ -42,7 +42,7 @@ class CertifyConfig:
     most one a core, and on a GPU two less than there are CPU cores, at most 12. The results do not depend on it."""
     methods: tuple[str, ...] = ()
     """Only these verification methods; all lossless ones unless given. PACKAGE.MODULE:NAME is one of your own
-    (kernels.methods.OwnMethod), which the reference core runs."""
+    (kernels.methods.Rule); without hooks the reference core alone runs it."""
     cells: str = ""
     """Only cases whose name contains this text."""
     controls: bool = True

@@ -2,7 +2,7 @@
 
 They are made from the project's own core, whatever the subject is: they show what the test would have seen. Mistakes in
 block verification, each found in public code or easy to make, are built from the reference's own pieces, so that
-nothing else differs from the right rule (kernels.reference.block).
+nothing else differs from the right rule (kernels.methods.block).
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from harness.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
 from harness.certification.depth_rules import DepthRule
 from harness.certification.subject import Functions, Subject
 from harness.certification.toy_models import CONTROL, MASKED_CONTROL, Profile, ToyModels
-from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
-from kernels.reference.block import block_odds, log_prefix_ratios
+from kernels.contract import Draft, Guarantee, Sampling, Streams, Verification, VerificationResult
+from kernels.methods.block import block_odds, log_prefix_ratios
 from kernels.reference.choose import choose
 from kernels.reference.odds import Odds, up_to_first_failure, up_to_last_success
 from kernels.reference.proposal import Compared, Proposal, propose
 from kernels.reference.residual import emission
 from kernels.reference.verdict import assemble
 from kernels.streams import Purpose, uniform
+from kernels.verification import probe
 
 
 class Mistake(Enum):
@@ -206,7 +207,13 @@ def controls() -> list[Control]:
             if not rule.is_lossless
             for case in (probabilistic, block)
         ),
-        Control("typical (lossy)", method(Verification(Method.typical)), _unchanged),
-        Control("lenient, l = 0.7 (lossy)", method(Verification(Method.lenient, leniency=0.7)), _unchanged),
-        Control("fly, a window of 1 (lossy)", method(Verification(Method.fly, fly_window_size=1)), _unchanged),
+        *(
+            Control(
+                ", ".join(filter(None, (lossy.value, lossy.kind.probe_words))) + " (lossy)",
+                method(probe(lossy, probabilistic.num_speculative_tokens)),
+                _unchanged,
+            )
+            for lossy in Method
+            if lossy.traits.guarantee is Guarantee.lossy
+        ),
     ]

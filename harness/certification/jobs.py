@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from harness.certification.cases import Case, full_cases, own_cases, small_cases
 from harness.certification.config import CertifyConfig, Size
 from harness.certification.controls import Control, controls
 from harness.certification.tree_cases import tree_cases, tree_controls
 from harness.settings.imported import ImportPath, is_import_path
 from harness.settings.schema import SettingsError
+from harness.settings.sections import own_method
 from kernels.methods import Guarantee, OwnMethod
 
 
@@ -38,7 +37,7 @@ def _own_method(path: ImportPath) -> OwnMethod:
     """A method of the user's own; raises SettingsError if there is none that says it is lossless."""
     key = "methods"
     try:
-        method = replace(path.load(key, OwnMethod), value=path.value)
+        method = own_method(path, key)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     promise = method.traits.guarantee

@@ -86,7 +86,9 @@ class Features:
     masks: bool = False
     """`verify`, `draw` and `coupled_draw` take a keyword mask, `verify` reads Draft.mask."""
     own_methods: bool = False
-    """`verify` runs an OwnMethod (kernels.methods), as the reference does."""
+    """`verify` runs every kernels.methods.OwnMethod, as the reference does."""
+    own_hooks: bool = False
+    """`verify` runs those with hooks, as the kernels do."""
     remark: str = ""
     """What a reader of the report should know about the subject."""
 
@@ -136,6 +138,7 @@ def _as_subject(core: Core) -> Functions:
             row_stats=True,
             masks=True,
             own_methods=is_reference,
+            own_hooks=not is_reference,
         ),
         core.draw_children,
     )

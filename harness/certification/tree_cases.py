@@ -22,7 +22,7 @@ from harness.certification.toy_models import (
 )
 from harness.settings.tree import DynamicTree, Tree, branching
 from kernels.contract import Draft, DraftSampling, Sampling, Streams, Verification, VerificationResult
-from kernels.methods import TREE_METHODS, SiblingDraws, TreeMethod
+from kernels.methods import SiblingDraws, TreeMethod
 from kernels.reference.kseq import walk_by_kseq
 from kernels.reference.recursive import at, walk_recursively
 from kernels.reference.traversal import walk_by_traversal
@@ -40,7 +40,7 @@ COLD = (Profile(temperature=0.1), Profile(temperature=0.7))
 DYNAMIC, DEEP = DynamicTree(5, 3, 2), DynamicTree(8, 4, 3)
 INDEPENDENT, DISTINCT = SiblingDraws
 WAYS = (
-    *((method, SAMPLED, siblings) for method, traits in TREE_METHODS.items() for siblings in traits.siblings),
+    *((method, SAMPLED, siblings) for method in TreeMethod for siblings in method.traits.siblings),
     *((method, DraftSampling.greedy, DISTINCT) for method in (TreeMethod.recursive, TreeMethod.traversal)),
 )
 """Method, draft sampling, siblings; greedy ones are the best tokens of a row, which verification takes as certain."""
@@ -78,7 +78,7 @@ def peaked_cases() -> list[Case]:
 
 def spread_tree_cases() -> list[Case]:
     """Every method in rows that several programs share, of few requests at a time (evaluate.SPREAD_TREE_BATCH)."""
-    cases = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
+    cases = [_case(method, SAMPLED, method.traits.siblings[-1], RAGGED) for method in TreeMethod]
     cases = [replace(case, models=TREE_SPREAD, dtype="bfloat16") for case in cases]
     traversal = next(case for case in cases if case.verification.method is TreeMethod.traversal)
     cut = replace(traversal, models=TREE_ABOVE_ZEROS, truncation="top-k", profiles=(Profile(top_k=4),))
@@ -90,7 +90,7 @@ def tree_cases(is_full: bool) -> list[Case]:
     shape alone, and rows that several programs share."""
     cases = [*dynamic_cases(is_full), *(_case(*way, RAGGED) for way in WAYS), *peaked_cases()]
     mixed = TRUNCATIONS["mixed"]
-    cut = [_case(method, SAMPLED, traits.siblings[-1], RAGGED) for method, traits in TREE_METHODS.items()]
+    cut = [_case(method, SAMPLED, method.traits.siblings[-1], RAGGED) for method in TreeMethod]
     cases += [replace(case, models=mixed[0], truncation="mixed", profiles=mixed[1]) for case in cut]
     if not is_full:
         return [*cases, replace(cut[-1], models=MASKED)]

@@ -22,7 +22,6 @@ from kernels.contract import (
     Slots,
     Streams,
     TokenMask,
-    Verification,
     VerificationResult,
 )
 from kernels.contract import VerificationMethod as Method
@@ -30,6 +29,7 @@ from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
 from kernels.logprobs import logprobs
 from kernels.streams import Purpose
+from kernels.verification import probe
 from kernels.verify import verify
 
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
@@ -94,7 +94,7 @@ def _verify(
         RowStats.empty(*size[:2]) if with_stats and not one_hot else None,
         mask_of(masked and not one_hot, vocab_size, *size[:2]),
     )
-    rule = Verification(method, synthetic_rates=tuple(0.5**place for place in range(num_drafts)))
+    rule = probe(method, num_drafts)
     sampling = sampling_of(num_requests, truncates, is_mixed)
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
     verify(logits, draft, sampling, rule, streams_of(num_requests), mask=mask)

@@ -22,9 +22,10 @@ from harness.compile_check.core_calls import (
     sampling_of,
     streams_of,
 )
-from kernels.contract import Draft, RowStats, SiblingDraws, Verification
+from kernels.contract import Draft, RowStats, SiblingDraws
 from kernels.draw_children import draw_children
 from kernels.methods import TreeMethod, VerificationMethod
+from kernels.verification import probe
 from kernels.verify import verify
 
 NUM_NODES, NUM_CHILDREN = 32, 4
@@ -33,8 +34,6 @@ METHODS: tuple[OfTrees, ...] = (
     *sorted(TreeMethod, key=lambda method: method.value),
     VerificationMethod.synthetic,
 )
-RATES = ((0.5, 0.2), (0.5, 0.2, 0.1))
-"""Of synthetic acceptance."""
 
 
 def _verify(
@@ -66,7 +65,7 @@ def _verify(
     )
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
     sampling = sampling_of(NUM_REQUESTS, truncates, is_mixed)
-    rule = Verification(method, synthetic_tree_rates=RATES)
+    rule = probe(method, 1)
     verify(logits, draft, sampling, rule, streams_of(NUM_REQUESTS), mask=mask)
 
 

@@ -25,6 +25,7 @@ from harness.settings.schema import SettingsError, did_you_mean, group_options
 from harness.settings.sections import BACKENDS
 from harness.settings.usage import without_effect
 from harness.workload.formats import prompt_file
+from kernels.methods.hooks import runs_on_kernels
 
 
 def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
@@ -123,15 +124,17 @@ def _check_shape(key: str, shape: str | None) -> None:
 
 
 def _check_reference_core(cells: Sequence[CellConfig]) -> None:
-    """A method of the user's own runs on the reference core, which CUDA graphs cannot hold: on a GPU it needs a run
-    without them, so that its baseline has none either."""
+    """A method of the user's own without hooks runs on the reference core, which CUDA graphs cannot hold: on a GPU it
+    needs a run without them, so that its baseline has none either."""
     for cell in cells:
         method, backend = cell.imported.get("verification.method"), cell.backend
         is_eager = backend.graphs is False or backend.kind not in BACKENDS
-        if method is not None and not is_eager and asks_for_gpu(backend.device):
+        if method is None or is_eager or not asks_for_gpu(backend.device):
+            continue
+        if not runs_on_kernels(cell.verification.rule):
             raise SettingsError(
-                "backend.graphs: expected false with a verification method of your own on a GPU: CUDA graphs cannot "
-                f"hold the reference core; found {'null' if backend.graphs is None else 'true'} with "
+                "backend.graphs: expected false with a verification method of your own without hooks on a GPU: CUDA "
+                f"graphs cannot hold the reference core; found {'null' if backend.graphs is None else 'true'} with "
                 f"verification.method={method}; set backend.graphs=false, which its baseline takes too"
             )
 

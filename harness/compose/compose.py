@@ -39,7 +39,7 @@ from harness.settings.launcher import LauncherConfig
 from harness.settings.run import InvalidCells, RunConfig, invalid_text
 from harness.settings.schema import CONF, SettingsError, group_options
 from harness.workload.formats import prompt_file
-from kernels.method_names import NAMED_METHODS
+from kernels.methods import NAMED_METHODS
 
 SLOWEST_FIRST = (
     "target",

@@ -21,6 +21,7 @@ from harness.kernel_bench.rows import drafted_rows, rows_of, sampling_of, stream
 from kernels.contract import Draft, DraftSampling, RowStats, Streams, Verification, VerificationMethod
 from kernels.core import Core
 from kernels.streams import Purpose
+from kernels.verification import probe
 
 ELEMENTS_AT_ONCE = 2**27
 """Float32 logits made at a time: 512 MiB."""
@@ -30,9 +31,9 @@ Method = VerificationMethod
 
 
 def verification_of(case: Case) -> Verification:
-    """The method with its usual parameters; synthetic acceptance aims at the goal of the case's acceptance."""
+    """A method with parameters that let it accept and reject; synthetic acceptance aims at the case's own."""
     if case.method is not Method.synthetic:
-        return Verification(case.method, leniency=0.8, fly_window_size=max(1, min(6, case.width - 1)))
+        return probe(case.method, case.width)
     rate = constant_rate(case.acceptance)
     return Verification(case.method, synthetic_rates=tuple(rate**index for index in range(1, case.width + 1)))
 

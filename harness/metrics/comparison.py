@@ -21,8 +21,7 @@ from harness.records.request import EXPECTED_METHODS
 from harness.settings.constraint import PolicyKind
 from harness.settings.drafting import cache_rounds
 from harness.settings.tree import is_chain, is_dynamic
-from kernels.method_names import NAMED_METHODS
-from kernels.methods import TreeMethod
+from kernels.methods import NAMED_METHODS, TreeMethod
 
 METHOD_ORDER = tuple(NAMED_METHODS)
 DRAFT_ORDER = ("greedy", "sampled", "coupled", "")

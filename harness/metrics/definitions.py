@@ -114,7 +114,7 @@ LABEL_NOTES = {
         "the two distributions, at most, at every token."
     ),
     OWN_METHOD: (
-        f"{OWN_METHOD}: a method from outside the package verified, on the reference core; its guarantee is what its "
+        f"{OWN_METHOD}: a method from outside the package verified; its guarantee is what its "
         "author claims. `rejection-lab certify --methods PACKAGE.MODULE:NAME` tests whether it is lossless."
     ),
     FP8_WEIGHTS: (

@@ -20,7 +20,7 @@ from harness.settings.recorded import check_recorded
 from harness.settings.tree import is_chain
 from harness.settings.usage import used_settings
 from harness.settings.view import SettingsView
-from kernels.method_names import NAMED_METHODS, parameters_of
+from kernels.methods import NAMED_METHODS, settings_of
 
 
 def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class SettingReader:
 
 def _verification(method: str, config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses; a profile stands for its rates."""
-    given = {name: config.get(name) for name in parameters_of(method)}
+    given = {name: config.get(name) for name in settings_of(method)}
     if given.get("profile"):
         del given["synthetic_rates"], given["synthetic_tree_rates"]
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))

@@ -15,7 +15,7 @@ from operator import attrgetter, le
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
 from harness.records.token_logprobs import TokenLogprobs
-from kernels.methods import METHODS
+from kernels.methods import VerificationMethod
 
 
 class CutReason(Enum):
@@ -41,7 +41,7 @@ BOUND_DECIMALS = 6
 """Of `RoundRecord.position_bounds`: enough to print, since a record holds one for every position of every round."""
 
 
-EXPECTED_METHODS = tuple(method.value for method in METHODS if method.traits.expected_is_recorded)
+EXPECTED_METHODS = tuple(method.value for method in VerificationMethod if method.traits.expected_is_recorded)
 """strict, probabilistic and block, in this order."""
 
 

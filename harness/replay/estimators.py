@@ -108,7 +108,7 @@ def _coupled(terms: RoundTerms, rule: Verification) -> Floats:
 
 def _ratio(terms: RoundTerms, rule: Verification) -> Floats:
     """min(1, p / (l q)), l = 1 but for lenient."""
-    draft_prob = terms.of_positions("draft_prob") * rule.leniency
+    draft_prob = terms.of_positions("draft_prob") * rule.rule.parameters.get("leniency", 1.0)
     possible = draft_prob > 0
     return np.minimum(1.0, terms.of_positions("target_prob") / np.where(possible, draft_prob, 1.0)) * possible
 
@@ -116,7 +116,8 @@ def _ratio(terms: RoundTerms, rule: Verification) -> Floats:
 def _typical(terms: RoundTerms, rule: Verification) -> Floats:
     """1 or 0. Certainty passes whatever epsilon: at temperature 0 the argmax is accepted."""
     target_prob = _target_prob(terms, rule)
-    threshold = np.minimum(rule.epsilon, rule.delta * np.exp(-terms.of_positions("target_entropy")))
+    given = rule.rule.parameters
+    threshold = np.minimum(given["epsilon"], given["delta"] * np.exp(-terms.of_positions("target_entropy")))
     return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
 
 
@@ -145,7 +146,7 @@ def replayed_rules(
     Raises:
         ValueError: a parameter out of range.
     """
-    rules = [Verification(method) for method in REPLAYED if not method.traits.parameters]
+    rules = [Verification(method) for method in REPLAYED if not method.kind.settings()]
     rules += [Verification(Method.typical, epsilon=epsilon, delta=delta) for epsilon, delta in thresholds]
     rules += [Verification(Method.lenient, leniency=leniency) for leniency in leniencies]
     return list(dict.fromkeys(rules))
@@ -153,8 +154,7 @@ def replayed_rules(
 
 def rule_name(rule: Verification) -> str:
     """The method with the parameters that it uses, as in the column `verification` of the results."""
-    given = {name: getattr(rule, name) for name in rule.traits.parameters}
-    text = ", ".join(f"{name}={value:g}" for name, value in given.items())
+    text = ", ".join(f"{name}={value:g}" for name, value in rule.rule.parameters.items())
     return f"{rule.method.value}({text})" if text else rule.method.value
 
 
@@ -166,4 +166,4 @@ def recorded_rule(verification: Mapping[str, Any]) -> Verification | None:
     method = next((each for each in REPLAYED if each.value == name), None)
     if method is None:
         return None
-    return Verification(method, **{name: verification[name] for name in method.traits.parameters})
+    return Verification(method, **{name: verification[name] for name in method.kind.settings()})

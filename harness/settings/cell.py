@@ -163,7 +163,8 @@ def _profile_depth(cell: CellConfig) -> int | None:
 
 
 def _window(cell: CellConfig) -> int:
-    return cell.verification.verification(cell.drafting.num_speculative_tokens).fly_window_size
+    verification = cell.verification.verification(cell.drafting.num_speculative_tokens)
+    return int(verification.rule.parameters.get("fly_window_size", 0))
 
 
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (

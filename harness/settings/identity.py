@@ -44,6 +44,8 @@ _ADDED_LATER = (
     "drafting.siblings",
     "workload.files",
     "workload.thinking",
+    "verification.threshold_single",
+    "verification.threshold_acc",
     "verification.fly_window_size",
     "verification.fly_entropy_threshold",
     "verification.fly_entropy_top_k",

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from harness.settings.acceptance_profiles import AcceptanceProfile
 from harness.settings.imported import ImportPath, OrImported, named
 from harness.settings.models import require
 from harness.settings.sampling import SamplingSettings
-from kernels.method_names import NAMED_METHODS
-from kernels.methods import (
-    Method,
-    MethodTraits,
-    OwnMethod,
-    TreeMethod,
-    VerificationMethod,
-)
+from kernels.methods import NAMED_METHODS, Method, MethodTraits, OwnMethod, Rule, TreeMethod, VerificationMethod
+from kernels.methods.fly import Fly
 from kernels.verification import Verification
 
 MAX_LOGPROBS = 20
 """Alternatives of an output token that a record may hold; as many as the common servers give."""
 
 
-FLY_WINDOW_SIZE = Verification.fly_window_size
+FLY_WINDOW_SIZE = Fly.fly_window_size
 """Where K allows it: vLLM's default too."""
 
 
@@ -73,18 +68,36 @@ class DecodingConfig:
         return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
+def own_method(path: ImportPath, key: str) -> OwnMethod:
+    """The method of the user's own that a setting names: a Rule class, with its defaults, or an object of one.
+
+    Raises:
+        ValueError: there is no such rule, or it is incomplete.
+    """
+    found = path.load(key)
+    try:
+        rule = found() if isinstance(found, type) and issubclass(found, Rule) else found
+        return OwnMethod(rule, path.value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
 @dataclass
 class VerificationConfig:
     """The rule that turns draft tokens into output tokens."""
 
     method: OrImported[VerificationMethod | TreeMethod] = VerificationMethod.probabilistic
-    """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.OwnMethod), on the reference core."""
+    """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.Rule)."""
     epsilon: float = 0.09
     """typical: upper bound of the acceptance threshold on the target probability."""
     delta: float = 0.3
     """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
     leniency: float = 1.0
     """lenient: l in (0, 1]; 1 is probabilistic."""
+    threshold_single: float = 1.0
+    """threshold: target probability from which a draft token passes for certain, in (0, 1]."""
+    threshold_acc: float = 1.0
+    """threshold: divisor of the target probability with which it passes else, in (0, 1]; 1 is strict."""
     synthetic_rates: list[float] = field(default_factory=list)
     """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others, and
     the first K where there are more, so that one list serves a sweep over K."""
@@ -114,7 +127,7 @@ class VerificationConfig:
             bool(self.synthetic_rates) + (self.synthetic_length is not None) + of_chains,
             bool(self.synthetic_tree_rates) + of_trees,
         )
-        wanted = "synthetic_rates" in self.traits.parameters
+        wanted = "synthetic_rates" in self.rule.kind.settings()
         of_rates = ("synthetic_rates", "synthetic_length", "synthetic_tree_rates", "profile")
         found = ", ".join(name for name in of_rates if getattr(self, name) not in ([], None)) or "none of them"
         require(
@@ -130,14 +143,16 @@ class VerificationConfig:
             "1 or more, up to K + 1",
             self.synthetic_length,
         )
-        self.verification(len(self.synthetic_rates))
+        # also of methods that another choice leaves unused
+        for method in NAMED_METHODS.values():
+            method.rule(**self._parameters(method, len(self.synthetic_rates)))
 
     @property
     def rule(self) -> Method:
         """The method itself, imported where it is the user's own."""
         if not isinstance(self.method, ImportPath):
             return self.method
-        return replace(self.method.load("verification.method", OwnMethod), value=self.method.value)
+        return own_method(self.method, "verification.method")
 
     @property
     def traits(self) -> MethodTraits:
@@ -157,6 +172,12 @@ class VerificationConfig:
 
     def verification(self, num_speculative_tokens: int) -> Verification:
         """The method as the sampling core takes it, its synthetic rates for K positions, its window chosen."""
+        method = self.rule
+        given = {} if isinstance(method, OwnMethod) else self._parameters(method, num_speculative_tokens)
+        return Verification(method, **given)
+
+    def _parameters(self, method: VerificationMethod | TreeMethod, num_speculative_tokens: int) -> dict[str, Any]:
+        """Of these settings, the parameters of a method."""
         rates = self.rates
         if self.synthetic_length is not None:
             accepted = self.synthetic_length - 1
@@ -165,17 +186,12 @@ class VerificationConfig:
         window = self.fly_window_size
         if window is None:
             window = max(1, min(FLY_WINDOW_SIZE, num_speculative_tokens - 1))
-        return Verification(
-            self.rule,
-            self.epsilon,
-            self.delta,
-            self.leniency,
-            tuple(rates),
-            tuple(map(tuple, self.tree_rates)),
-            fly_window_size=window,
-            fly_entropy_threshold=self.fly_entropy_threshold,
-            fly_entropy_top_k=self.fly_entropy_top_k,
-        )
+        changed = {
+            "synthetic_rates": tuple(rates),
+            "synthetic_tree_rates": tuple(map(tuple, self.tree_rates)),
+            "fly_window_size": window,
+        }
+        return {name: changed.get(name, getattr(self, name)) for name in method.parameter_names}
 
 
 BACKENDS = {

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from harness.settings.models import DRAFTERS
 from harness.settings.tree import DynamicTree, most_children
-from kernels.methods import TREE_METHODS, DraftSampling, methods_with
+from kernels.methods import DraftSampling, TreeMethod, methods_with
 
 if TYPE_CHECKING:
     from harness.settings.cell import CellConfig
 
-_TREE_METHODS = ", ".join(method.value for method in (*TREE_METHODS, *methods_with(lambda traits: traits.siblings)))
+_TREE_METHODS = ", ".join(method.value for method in (*TreeMethod, *methods_with(lambda traits: traits.siblings)))
 _TREE_DRAFTERS = ", ".join(kind.value for kind, traits in DRAFTERS.items() if traits.drafts_trees)
 
 

@@ -16,7 +16,7 @@ from harness.settings.depth import PLANNER
 from harness.settings.models import DRAFTERS, DrafterKind
 from harness.settings.tree import is_chain
 from harness.settings.view import SettingsView
-from kernels.methods import METHODS, DraftSampling
+from kernels.methods import DraftSampling, VerificationMethod
 
 _OF_SOME_DRAFTERS = {
     name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
@@ -34,11 +34,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     *(
         (
-            tuple(f"verification.{name}" for name in traits.parameters),
+            tuple(f"verification.{name}" for name in method.kind.settings()),
             lambda view, method=method: view.value("verification.method") == method.value,
             f"with verification={method.value}",
         )
-        for method, traits in METHODS.items()
+        for method in VerificationMethod
     ),
     (
         ("verification.synthetic_rates", "verification.synthetic_length"),

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Sampling
-from .block import block_odds
+from ..methods.block import block_odds
+from .entropy import entropies
 from .masses import masses, overlaps
 from .proposal import Compared, leading, propose
 from .target_rows import present_slots
 from .truncation import sampling_rows
-from .typical import entropies
 
 
 class AcceptanceTerms(NamedTuple):

@@ -1,23 +1,18 @@
-"""The coupled method: draft and target draw with the same noise (Daliri et al., arXiv 2408.07978).
+"""Draws with the noise that draft and target share (Daliri et al., arXiv 2408.07978): X = argmax log q + g.
 
-    X = argmax log q + g,  y = argmax log p + g,  g(v) standard Gumbel noise of (seed, position, token v) only;
-    accept iff X = y; always emit y.
-
-The output is a function of the target and the noise: for a fixed seed it does not depend on the drafter at all.
+g(v) is standard Gumbel noise of (seed, position, token v) only. Verification: kernels.methods.coupled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from ..checks import check_num_tokens
 from ..contract import Drawn, Sampling, Streams, TokenMask
 from ..streams import gumbel
 from .draw import drawn
-from .proposal import Proposal
 from .token_mask import without_forbidden
 from .truncation import largest, processed
 
@@ -62,29 +57,3 @@ def coupled_draw(
     if draft_to_target is not None:
         noise = noise[:, draft_to_target]
     return drawn(rows, largest(rows.logprobs().add_(noise[:, : logits.shape[1]])), draft_to_target)
-
-
-def verify_coupled(proposal: Proposal, streams: Streams, noise_of: Noise = gumbel) -> tuple[Tensor, Tensor]:
-    """Draw the target's tokens one position after another, for as long as they equal the draft tokens.
-
-    Args:
-        proposal: the round's drafts beside the target's distributions.
-        streams: fields [R].
-        noise_of: gives the noise.
-
-    Returns:
-        ([R] int64 number of accepted tokens, [R] int64 the token after them).
-    """
-    target = proposal.target
-    num_accepted = torch.zeros_like(proposal.num_usable)
-    token_ids = torch.zeros_like(proposal.num_usable)
-    going = torch.arange(len(num_accepted), device=num_accepted.device)
-    for position in range(proposal.token_ids.shape[1] + 1):
-        noise = noise_of(streams.seeds[going], streams.positions[going] + position, target.logits.shape[1])
-        token_ids[going] = largest(target.logprobs(proposal.rows[going, position]).add_(noise))
-        going = going[proposal.num_usable[going] > position]
-        if len(going) == 0:
-            break
-        going = going[token_ids[going] == proposal.token_ids[going, position]]
-        num_accepted[going] += 1
-    return num_accepted, token_ids

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .block import log_prefix_ratios
+from ..methods.block import log_prefix_ratios
 from .proposal import Proposal, on_target_vocab
 from .truncation import rows_per_chunk
 

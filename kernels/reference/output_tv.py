@@ -2,15 +2,11 @@
 
     law(x) = kept(x) + lost p_1(x) + (1 - lost - sum kept) after(x)       output_tv = 1/2 sum_x |law(x) - p_1(x)|
 
-    typical         kept = q_1 where p_1 passes its threshold, else 0      after = p_1
-    synthetic       kept = a_1 q_1                                         after = p_1
-    lenient         kept = q_1 min(1, p_1 / (l q'_1))                      after = [p_1 - q'_1]+ normalised, or p_1 if 0
-    probabilistic   the same with l = 1
-
-kept is the mass that is drafted and accepted, averaged over the drafts that might have been drawn. q_1 is what the
-first draft token is drawn from, q'_1 what the cache holds of it: the same, unless the cache rounds and drafts are drawn
-before that. lost is the mass of q_1 where q'_1 is 0: such a draft is cut (kernels.reference.proposal), and the target
-decides. Lossless methods have 0 where q_1 = q'_1, and where they do not read it at all.
+kept is the mass that is drafted and accepted, averaged over the drafts that might have been drawn, after the law of the
+token after a rejection: those of each rule (kernels.methods.rule.Rule.first_token). q_1 is what the first draft token
+is drawn from, q'_1 what the cache holds of it: the same, unless the cache rounds and drafts are drawn before that. lost
+is the mass of q_1 where q'_1 is 0: such a draft is cut (kernels.reference.proposal), and the target decides. Lossless
+methods have 0 where q_1 = q'_1, and where they do not read it at all.
 
 Probabilistic verification is then off by TV(q_1, q'_1) at most. It turns a draft token x into x or what follows its
 rejection, by a rule K(x, .) that knows p_1 and q'_1 only: law = q_1 K, and p_1 = q'_1 K, because it is lossless for
@@ -39,38 +35,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..contract import Draft, Guarantee, Sampling, Verification, VerificationMethod
-from .fly import deferral_probability
+from ..contract import Draft, Guarantee, Sampling, Verification
+from ..methods import VerificationMethod
+from ..methods.rule import FirstDrafts
 from .proposal import Proposal, on_target_vocab, propose
 from .target_rows import present_slots
 from .token_mask import allowed_draft_logits
 from .truncation import processed, sampling_rows
-from .typical import entropies
-
-Method = VerificationMethod
-
-
-_CLOSED_FORMS = frozenset(
-    {
-        Method.strict,
-        Method.coupled,
-        Method.greedy,
-        Method.probabilistic,
-        Method.typical,
-        Method.lenient,
-        Method.synthetic,
-        Method.fly,
-    }
-)
 
 
 def has_closed_form(verification: Verification, num_draft_tokens: int, draws_unrounded: bool) -> bool:
     """Whether `output_tv` knows the distance of a method for drafts of up to so many tokens."""
-    if verification.method is Method.block:
-        return num_draft_tokens <= 1 or not draws_unrounded
-    if verification.method is Method.fly:
-        return not draws_unrounded
-    return verification.method in _CLOSED_FORMS
+    if _is_exact(verification, draws_unrounded):
+        return True
+    return verification.rule.knows_first_token(num_draft_tokens, draws_unrounded)
+
+
+def _is_exact(verification: Verification, draws_unrounded: bool) -> bool:
+    """A lossless method of ours whose drafts come from the very distribution that it compares with, if it does."""
+    is_ours = isinstance(verification.method, VerificationMethod) and verification.guarantee is Guarantee.lossless
+    return is_ours and not (draws_unrounded and verification.traits.reads_draft)
 
 
 def output_tv(
@@ -97,9 +81,10 @@ def output_tv(
         ValueError: the method has no closed form (`has_closed_form`).
     """
     if not has_closed_form(verification, draft.token_ids.shape[1], drawn_logits is not None):
-        if verification.method is Method.pr35461:
+        if verification.guarantee is Guarantee.biased:
             raise ValueError(
-                "output_tv: expected a method with independent noise, found pr35461, which has no closed form"
+                f"output_tv: expected a method with independent noise, found {verification.method.value}, which has no "
+                "closed form"
             )
         raise ValueError(
             f"output_tv: expected one draft token or drafts from the distribution that {verification.method.value} "
@@ -112,19 +97,21 @@ def output_tv(
         distance = output_tv(target_logits, left, sampling_rows(sampling, present), verification, drawn_logits)
         return distance.new_zeros(len(draft.token_ids)).index_copy_(0, present, distance)
     distance = torch.zeros(len(draft.token_ids), dtype=torch.float64, device=target_logits.device)
-    is_lossless = verification.guarantee is Guarantee.lossless
-    if draft.token_ids.shape[1] == 0 or (is_lossless and (drawn_logits is None or not verification.traits.reads_draft)):
+    if draft.token_ids.shape[1] == 0 or _is_exact(verification, drawn_logits is not None):
         return distance
     proposal = propose(target_logits, draft, sampling, reads_draft=True)
-    if verification.method is Method.fly:
-        return deferral_probability(proposal, verification)
     requests = _drafted(proposal, draft, is_averaged=drawn_logits is not None).nonzero()[:, 0]
     target_probs = proposal.target.probs(proposal.rows[requests, 0])
     cached_probs = _cached_probs(proposal, requests, target_probs)
     drawn_probs = cached_probs
     if drawn_logits is not None:
         drawn_probs = _drawn_probs(drawn_logits, draft, sampling, proposal, requests, cached_probs)
-    kept, lost, after = _parts(proposal, verification, requests, target_probs, drawn_probs, cached_probs)
+    drafts = FirstDrafts(requests, target_probs, drawn_probs, cached_probs)
+    found = verification.rule.first_token(proposal, drafts)
+    if isinstance(found, Tensor):
+        return found
+    assert found is not None, "knows_first_token says so"
+    kept, lost, after = found
     law = kept + lost * target_probs + (1.0 - lost - kept.sum(dim=1, keepdim=True)) * after
     distance[requests] = (law - target_probs).abs().sum(dim=1) / 2
     return distance
@@ -171,37 +158,6 @@ def _drawn_probs(
     rows = processed(logits, sampling_rows(draft.sampling or sampling, requests))
     found = on_target_vocab(rows.probs(), proposal.draft_to_target, cached_probs.shape[1])
     return torch.where(proposal.one_hot[requests, None], cached_probs, found)
-
-
-def _parts(
-    proposal: Proposal,
-    verification: Verification,
-    requests: Tensor,
-    target_probs: Tensor,
-    drawn_probs: Tensor,
-    cached_probs: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """kept [n, V], lost [n, 1], after [n, V]."""
-    none = torch.zeros_like(target_probs[:, :1])
-    match verification.method:
-        case Method.typical:
-            entropy = entropies(proposal.target)[proposal.rows[requests, 0]]
-            threshold = (verification.delta * torch.exp(-entropy)).clamp(max=verification.epsilon)
-            passes = (target_probs > threshold[:, None]) | (target_probs == 1)
-            return drawn_probs * passes, none, target_probs
-        case Method.synthetic:
-            return drawn_probs * verification.synthetic_rates[0], none, target_probs
-        case _:
-            assert verification.traits.reads_draft, verification.method
-            # other methods ignore a leniency that was set for lenient
-            leniency = verification.leniency if verification.method is Method.lenient else 1.0
-            missing = (target_probs - cached_probs).clamp_(min=0.0)
-            mass = missing.sum(dim=1, keepdim=True)
-            after = torch.where(mass > 0, missing / torch.where(mass > 0, mass, 1.0), target_probs)
-            possible = cached_probs > 0
-            odds = target_probs / torch.where(possible, leniency * cached_probs, 1.0)
-            kept = drawn_probs * odds.clamp(max=1.0) * possible
-            return kept, (drawn_probs * ~possible).sum(dim=1, keepdim=True), after
 
 
 def draft_tv(draft: Draft, sampling: Sampling, drawn_logits: Tensor) -> Tensor:

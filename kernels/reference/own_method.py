@@ -1,19 +1,64 @@
-"""The odds and emission weights of an OwnMethod: called, checked, and kept to what the target allows.
+"""A rule of the user's own on the reference core: called, checked, and kept to what the target allows.
 
 Shapes: R requests, K the largest number of draft tokens of a request, V the target's vocabulary.
 
 A row of the target with one certain token (temperature 0, or no distribution) takes neither odds nor weights from the
-method: its argmax alone is accepted and emitted, whatever the temperatures beside it.
+rule: its argmax alone is accepted and emitted, whatever the temperatures beside it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from ..methods import OwnMethod
+from ..contract import Streams
+from ..methods import MethodTraits, OwnMethod, Rule
 from .odds import Odds
 from .proposal import Proposal
+
+
+@dataclass(frozen=True)
+class Checked(Rule):
+    """The rule of a method of the user's own."""
+
+    method: OwnMethod
+
+    @property
+    def traits(self) -> MethodTraits:  # type: ignore[override]
+        return self.method.traits
+
+    def odds(self, proposal: Proposal) -> Odds:
+        return own_odds(self.method, proposal)
+
+    def revised(self, passes: Tensor, proposal: Proposal) -> Tensor:
+        found = self.method.own.revised(passes, proposal)
+        if not isinstance(found, Tensor) or found.shape != passes.shape or found.dtype != torch.bool:
+            raise ValueError(
+                f"{self.method.value}: expected `revised` to return {list(passes.shape)} bool, found {found!r}"
+            )
+        return found
+
+    def emission(self, proposal: Proposal, num_accepted: Tensor) -> Tensor:
+        return own_emission(self.method, proposal, num_accepted)
+
+    def scale(self, proposal: Proposal, num_accepted: Tensor) -> Tensor:
+        return self.method.own.scale(proposal, num_accepted)
+
+    def uniforms(self, streams: Streams, positions: Tensor) -> Tensor:
+        return self.method.own.uniforms(streams, positions)
+
+    def choose(self, weights: Tensor, streams: Streams, position: Tensor, recovers: Tensor) -> Tensor:
+        return self.method.own.choose(weights, streams, position, recovers)
+
+    def excess(self, proposal: Proposal, uniforms: Tensor) -> Tensor:
+        if type(self.method.own).excess is Rule.excess:
+            return super().excess(proposal, uniforms)
+        return self.method.own.excess(proposal, uniforms)
+
+    def with_revision(self, to_pass: Tensor, to_fail: Tensor, proposal: Proposal) -> tuple[Tensor, Tensor]:
+        return self.method.own.with_revision(to_pass, to_fail, proposal)
 
 
 def own_odds(method: OwnMethod, proposal: Proposal) -> Odds:
@@ -22,7 +67,7 @@ def own_odds(method: OwnMethod, proposal: Proposal) -> Odds:
     Raises:
         ValueError: `odds` returns something else, or a usable draft token has no odds.
     """
-    found, shape = method.odds(proposal), proposal.token_ids.shape
+    found, shape = method.own.odds(proposal), proposal.token_ids.shape
     if not isinstance(found, Odds):
         raise ValueError(f"{method.value}: expected `odds` to return kernels.reference.odds.Odds, found {found!r}")
     for name, values in found._asdict().items():
@@ -50,9 +95,8 @@ def own_emission(method: OwnMethod, proposal: Proposal, num_accepted: Tensor) ->
     Raises:
         ValueError: `emission` returns something else, or a row without a token that may follow.
     """
-    assert method.emission is not None
     rows = proposal.rows.gather(1, num_accepted[:, None])[:, 0]
-    found, logits = method.emission(proposal, num_accepted), proposal.target.logits[rows]
+    found, logits = method.own.emission(proposal, num_accepted), proposal.target.logits[rows]
     _check_shape(method, "`emission`", found, logits.shape)
     certain = proposal.target.certain[rows] >= 0
     weights = found.double().masked_fill(logits == -torch.inf, 0.0)

@@ -14,36 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..checks import no_rule
 from ..contract import Draft, Sampling, Streams, Verification, VerificationResult
-from ..methods import TreeMethod, VerificationMethod
 from ..streams import Purpose, uniform
 from .choose import choose
-from .kseq import walk_by_kseq
 from .proposal import leading
-from .recursive import walk_recursively
-from .synthetic import walk_synthetically
-from .traversal import walk_by_traversal
 from .tree_proposal import TreeProposal, propose_trees
 from .tree_shape import branches
 from .tree_walk import Passes, Walked
-
-
-def walk(tree: TreeProposal, method: TreeMethod, passes: Passes) -> Walked:
-    """Walk every request by a method.
-
-    Raises:
-        ValueError: K-SEQ meets several children of a node that are not independent draws, or the method has no rule.
-    """
-    match method:
-        case TreeMethod.recursive:
-            return walk_recursively(tree, passes)
-        case TreeMethod.traversal:
-            return walk_by_traversal(tree, passes)
-        case TreeMethod.kseq:
-            return walk_by_kseq(tree, passes)
-        case _:
-            raise no_rule(method, "kernels.reference.verify_tree.walk")
 
 
 def uniform_passes(tree: TreeProposal, streams: Streams, shares_noise: bool = False) -> Passes:
@@ -76,24 +53,19 @@ def verify_trees(
         walk_by: another walk than the method's, for controls.
         shares_noise: see `uniform_passes`.
     """
-    method = verification.method
-    if method is VerificationMethod.synthetic:
-        tree = propose_trees(target_logits, replace(draft, logits=None), sampling)
+    traits = verification.traits
+    reads = draft if traits.reads_draft else replace(draft, logits=None)
+    tree = propose_trees(target_logits, reads, sampling)
+    if traits.ignores_tokens:
         inside = (draft.token_ids >= 0) & (draft.token_ids < target_logits.shape[1])
-        # whatever the tokens and their rows are
         tree = replace(tree, usable=tree.drafted & inside)
-        walked = walk_synthetically(tree, verification.tree_thresholds, streams)
-    elif isinstance(method, TreeMethod):
-        tree = propose_trees(target_logits, draft, sampling)
-        passes = uniform_passes(tree, streams, shares_noise)
-        walked = walk(tree, method, passes) if walk_by is None else walk_by(tree, passes)
-    else:
-        raise no_rule(method, "kernels.reference.verify_tree")
+    passes = uniform_passes(tree, streams, shares_noise)
+    walked = verification.rule.walk(tree, passes, streams) if walk_by is None else walk_by(tree, passes)
     every = torch.arange(len(walked.nodes), device=walked.nodes.device)
     num_accepted = tree.depths[every, walked.nodes]
     follows = tree.drafted & (tree.parents == walked.nodes[:, None])
     # a synthetic walk rejects nothing: what follows is drawn as behind a leaf
-    rejects = follows.any(dim=1) & (not method.traits.ignores_tokens)
+    rejects = follows.any(dim=1) & (not traits.ignores_tokens)
     purposes = torch.where(rejects, int(Purpose.residual), int(Purpose.bonus))
     uniforms = uniform(streams.seeds, purposes, streams.positions + num_accepted, streams.rounds)
     last = choose(walked.weights, uniforms)

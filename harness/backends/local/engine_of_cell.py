@@ -33,6 +33,7 @@ from harness.settings.imported import ImportPath
 from harness.settings.sections import LogprobsMode
 from harness.settings.tree import DynamicTree
 from kernels.core import Core, reference_core, triton_core
+from kernels.methods.hooks import runs_on_kernels
 
 
 def depth_of(cell: CellConfig) -> Depth | None:
@@ -100,10 +101,10 @@ class EngineOfCell:
         self.aux_layers: tuple[int, ...] = ()
         self.sampling_core: str | None = None
         check_capture(cell.drafter, self.uses_graphs, models.loaded.device)
-        if self.runs_own_method and self.uses_graphs and models.loaded.device.type == "cuda":
+        if self.is_off_kernels and self.uses_graphs:
             raise ValueError(
-                "backend.graphs: expected false with a verification method of your own, whose reference core CUDA "
-                f"graphs cannot hold, found true with verification.method={cell.verification.method.value}"
+                "backend.graphs: expected false with a verification method of your own without hooks, whose reference "
+                f"core CUDA graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
         if cell.drafts_tree:
             _check_fused_trees(cell, models.meta_models)
@@ -121,8 +122,14 @@ class EngineOfCell:
 
     @property
     def runs_own_method(self) -> bool:
-        """Whether it verifies by a method of the user's own, which the reference core alone runs."""
+        """Whether it verifies by a method of the user's own."""
         return "verification.method" in self._cell.imported
+
+    @property
+    def is_off_kernels(self) -> bool:
+        """Whether the reference core verifies though there is a GPU: by a method of the user's own without hooks."""
+        is_on_gpu = self._models.loaded.device.type == "cuda"
+        return is_on_gpu and self.runs_own_method and not runs_on_kernels(self._cell.verification.rule)
 
     @property
     def runs_own_objects(self) -> bool:
@@ -240,4 +247,7 @@ class EngineOfCell:
             own_drafter=_own_drafter(cell, target),
             prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
         )
-        return Engine(target, drafter, settings, reference_core() if self.runs_own_method else core, self._depth)
+        is_on_cpu = self._models.loaded.device.type == "cpu"
+        if self.is_off_kernels or (self.runs_own_method and is_on_cpu):
+            core = reference_core()
+        return Engine(target, drafter, settings, core, self._depth)

@@ -217,7 +217,7 @@ class LocalBackend:
         if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
             is_masked = self.cell.constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
-        if self.engine_of_cell.runs_own_method and self.target.device.type == "cuda":
+        if self.engine_of_cell.is_off_kernels:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
             is_slower = {

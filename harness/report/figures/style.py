@@ -26,6 +26,7 @@ LOOKS = {
     "block": Look("#009E73", "D", (0, (6, 1.5))),
     "typical": Look("#CC79A7", "v", ":"),
     "lenient": Look("#882255", "P", (0, (1, 1))),
+    "threshold": Look("#7F3C8D", (7, 1, 0), (0, (4, 1))),
     "fly": Look("#B8860B", (8, 1, 0), (0, (2, 2))),
     "synthetic": Look("#666666", "*", (0, (3, 1, 1, 1))),
     "recursive": Look("#661100", (5, 1, 0), "-"),

@@ -108,8 +108,8 @@ class VllmAdapter(Adapter):
         method = VerificationMethod(cell.verification.method.value)
         config["rejection_sample_method"] = METHODS[method]
         if method is VerificationMethod.synthetic:
-            rates = cell.verification.verification(self.num_tokens).synthetic_rates
-            config["synthetic_acceptance_rates"] = list(rates)
+            rule = cell.verification.verification(self.num_tokens).rule
+            config["synthetic_acceptance_rates"] = list(rule.parameters["synthetic_rates"])
         return config
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:

@@ -10,17 +10,67 @@ K is the request's own number of draft tokens. Every i is looked at; a failure b
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .odds import Odds
-from .proposal import Proposal
-from .residual import residual
-from .truncation import rows_per_chunk
+from .probabilistic import kept_and_residual
+from .rule import OWN_NOISE, FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule, relative_excess
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..reference.odds import Odds
+    from ..reference.proposal import Proposal
+    from .hooks import Hooks
+
+
+@dataclass(frozen=True)
+class Block(Rule):
+    traits = MethodTraits(
+        Guarantee.lossless,
+        draft_samplings=OWN_NOISE,
+        reads_draft=True,
+        stops_at_first_failure=False,
+        is_strict_on_one_hot=True,
+        expected_is_recorded=True,
+    )
+
+    @classmethod
+    def hooks(cls) -> Hooks | None:
+        from .block_device import HOOKS
+
+        return HOOKS
+
+    def odds(self, proposal: Proposal) -> Odds:
+        return block_odds(proposal)
+
+    def scale(self, proposal: Proposal, num_accepted: Tensor) -> Tensor:
+        return log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()
+
+    def excess(self, proposal: Proposal, uniforms: Tensor) -> Tensor:
+        """Over 1 + P (1 + 4 i): Z enters with weight 1 - u, P with weight u and through Z, P is a product of i ratios,
+        Z a sum of differences of P p and q. At the last token over 2 i P."""
+        import torch
+
+        ratios = log_prefix_ratios(proposal)[:, 1:].exp()
+        index = torch.arange(1, ratios.shape[1] + 1, device=ratios.device)
+        is_last = index == proposal.num_usable[:, None]
+        scale = torch.where(is_last, 2 * index * ratios, 1 + ratios * (1 + 4 * index))
+        return relative_excess(self.odds(proposal), uniforms, scale)
+
+    def knows_first_token(self, num_draft_tokens: int, draws_unrounded: bool) -> bool:
+        """With further draft tokens that were not drawn from what is compared with the first one depends on them."""
+        return num_draft_tokens <= 1 or not draws_unrounded
+
+    def first_token(self, proposal: Proposal, drafts: FirstDrafts) -> FirstToken | Tensor | None:
+        """Of one draft token, with which it is probabilistic verification."""
+        return kept_and_residual(drafts, leniency=1.0)
 
 
 def log_prefix_ratios(proposal: Proposal) -> Tensor:
     """[R, K + 1] float64, log P_0 .. log P_K; never above 0, and constant beyond the usable draft tokens."""
+    import torch
+
     steps = (proposal.target_logprobs - proposal.draft_logprobs).masked_fill(~proposal.usable, 0.0)
     columns = [steps.new_zeros(len(steps))]
     for step in steps.unbind(dim=1):
@@ -38,6 +88,11 @@ def residual_masses(proposal: Proposal, ratios: Tensor) -> Tensor:
     Returns:
         [R, K] float64; 0 where X_{i+1} is missing.
     """
+    import torch
+
+    from ..reference.residual import residual
+    from ..reference.truncation import rows_per_chunk
+
     masses = torch.zeros_like(ratios)
     if ratios.shape[1] < 2:
         return masses
@@ -64,7 +119,11 @@ def block_odds(proposal: Proposal) -> Odds:
 
 
 def _block_odds(proposal: Proposal, log_ratios: Tensor) -> Odds:
-    """The same from the logarithms of P_1 .. P_K, [R, K] float64."""
+    """`block_odds` from the logarithms of P_1 .. P_K, [R, K] float64."""
+    import torch
+
+    from ..reference.odds import Odds
+
     ratios = log_ratios.exp()
     numerator = residual_masses(proposal, ratios)
     denominator = numerator - torch.expm1(log_ratios)

@@ -2,7 +2,7 @@
 
 The entropy is summed value by value, the largest logits first. Its next one lies in the chunk with the largest maximum
 of what is left, so that at most k chunks of a row are read again, from the L2 cache, and no list of tokens is kept.
-Equal logits count together. The reference twin is kernels.reference.fly.
+Equal logits count together. The reference twin is kernels.methods.fly.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .acceptance_test import FLY_TOP_K, FLY_WINDOW, OPEN, PASSED
-from .device_weights import inverse
-from .row_words import load_row
-from .token_mask import only_allowed
+from ..acceptance_test import OPEN, PASSED
+from ..device_weights import inverse
+from ..row_words import load_row
+from ..token_mask import only_allowed
+from .hooks import OWN, Hooks
+from .probabilistic_device import compared_with_draft
 
+WINDOW: tl.constexpr = tl.constexpr(0)
+THRESHOLD: tl.constexpr = tl.constexpr(1)
+TOP_K: tl.constexpr = tl.constexpr(2)
+"""Where the parameters stand."""
 MOST: tl.constexpr = tl.constexpr(2**30)
 """Beyond any vocabulary and any draft."""
 
 
 @triton.jit
-def _parameter(rule, place):
+def _parameter(parameters, place):
     """int32, a whole number among the method's parameters."""
-    return tl.minimum(tl.load(rule + place), MOST).to(tl.int32)
+    return tl.minimum(tl.load(parameters + place), MOST).to(tl.int32)
 
 
 @triton.jit
@@ -56,7 +62,7 @@ def _added(entropy, value, num_equal, left, maximum, log_normalizer, temperature
 
 @triton.jit
 def top_entropy_of_chunks(
-    target, row_logits, mask, rule, maxima, maximum, normalizer, temperature,
+    target, row_logits, mask, parameters, maxima, maximum, normalizer, temperature,
     TILE: tl.constexpr, CHUNK: tl.constexpr, GROUP: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Entropy in float64, nats, of the most likely tokens of a row that nothing is cut from.
@@ -69,7 +75,7 @@ def top_entropy_of_chunks(
     chunks = tl.arange(0, CHUNKS_PADDED)
     log_normalizer = tl.log(normalizer)
     entropy = tl.full((), 0.0, tl.float64)
-    left = _parameter(rule, FLY_TOP_K)
+    left = _parameter(parameters, TOP_K)
     value = maximum
     while (left > 0) & (value > -float("inf")):
         chunk = tl.min(tl.where(maxima == value, chunks, CHUNKS_PADDED), axis=0)
@@ -82,13 +88,13 @@ def top_entropy_of_chunks(
 
 @triton.jit
 def top_entropy_of_row(
-    target, row_logits, mask, rule, threshold, maximum, normalizer, temperature,
+    target, row_logits, mask, parameters, threshold, maximum, normalizer, temperature,
     LANES: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """The same of a row that is cut below the threshold, which is read again for each of its largest logits."""
     log_normalizer = tl.log(normalizer)
     entropy = tl.full((), 0.0, tl.float64)
-    left = _parameter(rule, FLY_TOP_K)
+    left = _parameter(parameters, TOP_K)
     value = maximum
     while (left > 0) & (value >= threshold) & (value > -float("inf")):
         num_equal, below = _below(target, row_logits, mask, 0, target.vocab_size, value, LANES, GROUP)
@@ -98,14 +104,14 @@ def top_entropy_of_row(
 
 
 @triton.jit
-def with_deferred(rule, judged, columns, count, WIDTH_PADDED: tl.constexpr):
+def with_deferred(parameters, judged, columns, count, WIDTH_PADDED: tl.constexpr):
     """The judgements of a request's draft tokens, PASSED where one is deferred.
 
     Args:
         judged: a vector like `columns`; OPEN where the entropy would let a rejected token be deferred.
         count: draft tokens of the request.
     """
-    window = _parameter(rule, FLY_WINDOW)
+    window = _parameter(parameters, WINDOW)
     fails = (judged != PASSED) & (columns < count)
     failure = tl.min(tl.where(fails, columns, WIDTH_PADDED), axis=0)
     is_open = tl.sum(((columns == failure) & (judged == OPEN)).to(tl.int32), axis=0) > 0
@@ -116,3 +122,19 @@ def with_deferred(rule, judged, columns, count, WIDTH_PADDED: tl.constexpr):
         is_open = tl.sum(((columns == failure) & (judged == OPEN)).to(tl.int32), axis=0) > 0
         following = tl.min(tl.where(fails & (columns > failure), columns, count), axis=0)
     return judged
+
+
+@triton.jit
+def is_uncertain(parameters, entropy):
+    """H >= threshold."""
+    return entropy >= tl.load(parameters + THRESHOLD)
+
+
+HOOKS = Hooks(
+    limit=compared_with_draft,
+    statistic=OWN,
+    of_chunks=top_entropy_of_chunks,
+    of_row=top_entropy_of_row,
+    may_defer=is_uncertain,
+    revise=with_deferred,
+)

@@ -1,8 +1,6 @@
-"""Synthetic acceptance, a benchmark device and not a sampler: accepts at given rates, whatever the tokens.
+"""Synthetic acceptance of trees: accepts at given rates, whatever the tokens (chains: kernels.methods.synthetic).
 
-Chains: a_1 >= a_2 >= .. unconditional rates: accept position i with probability a_i / a_{i-1}, a_0 = 1.
-
-Trees: at a node at depth d that the walk has reached, accept child r (0, 1, .. in the order of the draft) with
+At a node at depth d that the walk has reached, accept child r (0, 1, .. in the order of the draft) with
 probability a_{d,r}, and stop with what is left of 1; the children of a node exclude each other. One uniform number u
 for each node reached, that of a chain's draft token at the same position:
 
@@ -19,22 +17,8 @@ from torch import Tensor
 
 from ..contract import Streams
 from ..streams import Purpose, uniform
-from .odds import Odds
-from .proposal import Proposal
 from .tree_proposal import TreeProposal
 from .tree_walk import Walked
-
-
-def synthetic_odds(proposal: Proposal, rates: tuple[float, ...]) -> Odds:
-    """[R, K] odds a_i : a_{i-1}; raises ValueError when a position has no rate."""
-    width = proposal.token_ids.shape[1]
-    if len(rates) < width:
-        raise ValueError(f"synthetic_rates must cover all {width} positions of the draft; found {len(rates)} rates")
-    unconditional = torch.tensor((1.0, *rates[:width]), dtype=torch.float64, device=proposal.rows.device)
-    numerator = unconditional[1:].expand(len(proposal.rows), width)
-    # A rate of 0 is followed by rates of 0 only: 0 : 1 instead of 0 : 0.
-    denominator = torch.where(unconditional[:-1] > 0, unconditional[:-1], 1.0)
-    return Odds(numerator, denominator.expand_as(numerator))
 
 
 def child_ranks(drafted: Tensor, parents: Tensor) -> Tensor:
@@ -48,7 +32,7 @@ def walk_synthetically(tree: TreeProposal, thresholds: list[list[float]], stream
 
     Args:
         tree: the round, `usable` whatever the tokens are.
-        thresholds: kernels.verification.Verification.tree_thresholds.
+        thresholds: kernels.methods.synthetic.Synthetic.tree_thresholds.
         streams: fields [R].
     """
     every = torch.arange(len(tree.rows), device=tree.rows.device)
