@@ -40,7 +40,8 @@ def test_what_was_assumed_of_a_head_is_told_wherever_its_cell_is_seen(head, tmp_
     summary = (folder / "tables" / "summary.md").read_text()
     assert f"assumed: {ASSUMED}." in summary
     # what is read of the target is told of every head, assumed or not
-    assert "eagle3 (silent) reads the states that enter layers 2, 5, 7 of the target, counted from 0." in summary
+    read = "eagle3 (silent) reads the states that enter layers 2, 5, 7 of the target, counted from 0."
+    assert read in summary and f"- Layers: {read}" in (folder / "report.md").read_text().splitlines()
     assert {item.config["drafter"]["kind"]: item.aux_layers for item in records} == {"none": (), "eagle3": (2, 5, 7)}
     frame = load_results(folder)
     assert dict(zip(frame["drafter"], frame["assumptions"], strict=True)) == {"none": "", "eagle3": ASSUMED}

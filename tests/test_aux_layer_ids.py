@@ -70,6 +70,9 @@ def test_layers_that_the_user_gives_count_in_place_of_the_files():
         ("eagle3", {KEY: [1, 4, 6], "eagle_config": {KEY: [1, 4, 6]}}, r"found eagle_.* \[1, 4, 6\] and eagle_c"),
         ("eagle3", {KEY: "1,4,6"}, f"expected {KEY} as a list of layers, found '1,4,6'"),
         ("dflash", {"dflash_config": {"target_layer_ids": [True]}}, r"expected dflash_config\.target_layer_ids as a l"),
+        ("eagle3", {"eagle_config": {KEY: [1, 10]}}, r"different layers from 0 to 10, .* found \[2, 11\]"),
+        ("eagle3", {KEY: [2, 2]}, r"different layers from 0 to 10, .* found \[2, 2\]"),
+        ("dflash", {"aux_hidden_state_layer_ids": [10]}, r"different layers from 0 to 9, .* found \[10\]"),
         ("dflash", {}, "expected aux_hidden_state_layer_ids as a list of layers, found none; name .*aux_layers"),
     ],
 )

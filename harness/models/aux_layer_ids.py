@@ -64,11 +64,12 @@ def aux_layers_of(
         given: the user's, which count in place of the file's.
 
     Raises:
-        ValueError: the file's are no list of layers, contradict each other, or are missing where there is no default.
+        ValueError: they are not layers of the target, the file's are no list of layers or contradict each other, or
+            they are missing where there is no default.
     """
     stated = _stated(kind, fields)
     if given is not None:
-        layers = tuple(given)
+        layers = _checked(kind, tuple(given), num_layers)
         others = [item for item in stated if item.layers != layers]
         told = f"drafter.aux_layers={list(layers)} counts, and not {{}} of its file"
         return AuxLayers(layers, tuple(told.format(f"{item.place} {list(item.ids)}") for item in others))
@@ -79,12 +80,23 @@ def aux_layers_of(
             f"those whose entering states count by drafter.aux_layers"
         )
     if stated:
-        return AuxLayers(stated[0].layers, _doubt(stated[0], num_layers))
-    layers = _default(kind, fields, num_layers)
+        return AuxLayers(_checked(kind, stated[0].layers, num_layers), _doubt(stated[0], num_layers))
+    layers = _checked(kind, _default(kind, fields, num_layers), num_layers)
     return AuxLayers(
         layers,
         (f"its file names no auxiliary layers, and {list(layers)} are taken, which are usual; see drafter.aux_layers",),
     )
+
+
+def _checked(kind: str, layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    # of DFlash none takes the state after the last layer
+    last = num_layers - (kind == "dflash")
+    if len(set(layers)) != len(layers) or not all(0 <= index <= last for index in layers):
+        raise ValueError(
+            f"expected different layers from 0 to {last}, of a target of {num_layers}, whose entering states are read, "
+            f"found {list(layers)}; the head was made for another target, or drafter.aux_layers names others"
+        )
+    return layers
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.metrics.results import Results
 from harness.records.runs import Run
-from harness.report.cell_names import ASSUMED, TIMES, label_notes
+from harness.report.cell_names import ASSUMED, TIMES, label_notes, layer_notes
 from harness.report.document import Document, Picture, Section, values_table
 from harness.report.figures.write import Drawn
 from harness.report.first_screen import TITLE, FirstScreen
@@ -85,6 +85,8 @@ def figure_caption(figure: Drawn) -> str:
 def _document(results: Results, sections: Sequence[Section], *, with_provenance: bool = False) -> Document:
     texts = [text for run in results.runs for text in _texts(run)]
     facts = [fact for run in results.runs for fact in _facts(run)]
+    layers = layer_notes(results.cells)
+    facts += [("Layers", " ".join(layers))] if layers else []
     provenance = _provenance(results) if with_provenance else []
     return Document(results.title, tuple(facts), tuple(dict.fromkeys(texts)), tuple(sections), provenance=provenance)
 
