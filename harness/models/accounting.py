@@ -16,6 +16,7 @@ from harness.models.checkpoint import CheckpointError, read_json
 from harness.models.known_fields import (
     DEFAULTS,
     GENERATION,
+    NOT_QUANTIZED,
     Fields,
     Known,
     Layout,
@@ -29,6 +30,7 @@ from harness.models.model_types import MODEL_TYPES
 from harness.records.strict_json import shown
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+ADAPTER, QUANTIZATION = "adapter_config.json", "hf_quant_config.json"
 _NUM_SHOWN = 6
 
 
@@ -108,16 +110,40 @@ def head_account(
     return account
 
 
-def mtp_account(folder: Path, fields: Fields, accepted: Accepted, names: Collection[str] | None = None) -> Account:
-    """The account of the tensors of the first MTP layer in the folder of a target, whose account has the fields."""
-    account, index = Account(folder, accepted, fields, {}), fields.get("num_hidden_layers")
+def mtp_account(
+    folder: Path,
+    fields: Fields,
+    accepted: Accepted,
+    names: Collection[str] | None = None,
+    *,
+    target: Fields | None = None,
+) -> Account:
+    """The account of the first MTP layer in the folder of a target.
+
+    fields: of the folder's config.json; they are in the account of the target, if it is the target's own.
+    target: fields of the target, with whose layers and norms the layer is run, where it lies in another folder.
+    """
+    model_type = str(fields.get("model_type"))
+    layout = model_layout(model_type, runs_code=False) if target is not None and model_type in MODEL_TYPES else {}
+    account, index = Account(folder, accepted, fields, layout), fields.get("num_hidden_layers")
+    if target is not None:
+        account.compare(target, {name for name, known in layout.items() if not known.note} - _OF_FOLDER)
     if names is not None and isinstance(index, int):
         account.add(names, mtp_tensors(names, index, fields))
+    if model_type == "glm4_moe_lite":
+        account.assume(
+            "no file states whether the next step reads states before or after shared_head.norm, and after it is "
+            "taken, as transformers and SGLang do, while vLLM reads them before"
+        )
     count = fields.get("num_nextn_predict_layers")
     if isinstance(count, int) and count > 1:
         account.assume(f"of its {count} MTP layers the first is run, once for each draft token")
     account.check_final()
     return account
+
+
+_OF_FOLDER = {"vocab_size", "eos_token_id", "num_nextn_predict_layers", "num_local_experts", "max_position_embeddings"}
+"""Used fields of a model in which an MTP layer of another folder may differ from its target."""
 
 
 class Account:
@@ -136,6 +162,7 @@ class Account:
         self._assumptions: list[str] = []
         self._harmless: frozenset[str] | None = None
         self.fields = self._read(CONFIG, fields, layout) if layout else dict(fields)
+        self._look_beside()
 
     def _read(self, file: str, fields: Fields, layout: Layout, prefix: str = "") -> dict[str, Any]:
         """Account for the fields of an object."""
@@ -158,6 +185,24 @@ class Account:
             else:
                 self._add(file, full_name, value, _what_it_changes(known), known.remedy)
         return kept
+
+    def _look_beside(self) -> None:
+        """Note files that say that the weights are not all, or not plain."""
+        if (self._folder / ADAPTER).is_file():
+            self._unread.append(Unread(ADAPTER, f"{ADAPTER}, of an adapter that is not merged into the weights"))
+        if (self._folder / QUANTIZATION).is_file():
+            stated = read_json(self._folder / QUANTIZATION).get("quantization")
+            for name, value in stated.items() if isinstance(stated, Mapping) else ():
+                if name in ("quant_algo", "kv_cache_quant_algo") and value is not None:
+                    what = "weights or caches of fewer bits, which this version does not run"
+                    self._add(QUANTIZATION, name, value, what, NOT_QUANTIZED)
+
+    def compare(self, others: Fields, names: Collection[str]) -> None:
+        """Note fields that are other ones in another model."""
+        for name in sorted(names):
+            found, expected = self.fields.get(name), others.get(name)
+            if found != expected:
+                self._add(CONFIG, name, found, f"{shown(expected)} in that of the target, with which it is run", None)
 
     def _add(self, file: str, name: str, value: Any, what: str, remedy: str | None) -> None:
         self._unread.append(Unread(name, f"{name} = {shown(value)} in {file}, {what}", remedy))

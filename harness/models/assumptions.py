@@ -115,8 +115,11 @@ def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[st
     accepted, folder = Accepted("drafter", tuple(drafter.accept_unknown)), described.source.parent
     names, fields = _names(folder, target if in_target else drafter), described.fields
     if drafter.kind is DrafterKind.mtp:
-        is_random = Weights.random in (target.weights, drafter.weights)
-        return () if is_random else mtp_account(folder, fields, accepted, names).settled().assumptions
+        if Weights.random in (target.weights, drafter.weights):
+            return ()
+        owner = None if in_target else described_target(target)
+        others = None if owner is None else owner.fields
+        return mtp_account(folder, fields, accepted, names, target=others).settled().assumptions
     if drafter.kind is DrafterKind.draft_model:
         return model_account(folder, fields, accepted, names=names).settled().assumptions
     kind = drafter.kind.value

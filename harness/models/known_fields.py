@@ -121,6 +121,7 @@ OF_ANY_FILE = {
         *("return_dict", "return_dict_in_generate", "torchscript", "chunk_size_feed_forward", "use_bfloat16"),
         *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation", "_flash_attn_2_enabled"),
         *("attention_backend", "has_no_defaults_at_init", "keys_to_ignore_at_inference"),
+        *("ignore_keys_at_rope_validation",),
     ),
     **ignored("sums in slices are the same sums", "pretraining_tp"),
     **ignored(
@@ -143,7 +144,7 @@ OF_ANY_FILE = {
         "positions are bounded by max_position_embeddings", "max_sequence_length", "model_max_length", "seq_length"
     ),
     **dict.fromkeys(
-        ("quantization_config", "compression_config"),
+        ("quantization_config", "compression_config", "quantization"),
         Known("weights of fewer bits, which this version does not run", lambda value, _: False, remedy=NOT_QUANTIZED),
     ),
 }
@@ -196,8 +197,25 @@ def _rope(fields: Fields) -> Layout:
         **used("rope_type", "type", "rope_theta", *read),
         **only((1, 1.0), f"positions, which RoPE of type {rope_type} does not read", *others),
         **only((1, 1.0), "how much of a head is rotated", "partial_rotary_factor"),
+        # vLLM multiplies by it, transformers knows it by another name alone
+        **only((1, 1.0), "the scale of attention", "attn_factor"),
     }
 
+
+SCALES_AND_CAPS = {
+    **only(
+        (1, 1.0),
+        "the scale of embeddings, residuals, attention or logits",
+        *("input_embedding_scale", "embedding_multiplier", "embedding_scale", "residual_multiplier"),
+        *("attention_multiplier", "output_multiplier", "logits_scaling", "logit_scale"),
+    ),
+    **only(
+        (0, 0.0),
+        "a cap on logits or attention scores",
+        *("final_logit_softcapping", "logit_softcapping", "attn_logit_softcapping"),
+    ),
+}
+"""What some models do to states and logits, and none that runs."""
 
 LAYER = {
     **used(
@@ -213,19 +231,10 @@ LAYER = {
     **ignored("only of layers with experts", "decoder_sparse_step"),
     **only(("rope",), "how positions are told apart", "position_embedding_type"),
     **only((1, 1.0), "how much of a head is rotated", "partial_rotary_factor"),
-    **only(
-        (1, 1.0),
-        "the scale of embeddings, residuals, attention or logits",
-        *("input_embedding_scale", "embedding_multiplier", "embedding_scale", "residual_multiplier"),
-        *("attention_multiplier", "output_multiplier", "logits_scaling", "logit_scale"),
-    ),
-    **only(
-        (0, 0.0),
-        "a cap on logits or attention scores",
-        *("final_logit_softcapping", "logit_softcapping", "attn_logit_softcapping"),
-    ),
+    **SCALES_AND_CAPS,
     **only((), "the scale or the size of attention's states", "query_pre_attn_scalar", "clip_qkv"),
     **only((False,), "biases of attention", "qkv_bias"),
+    **only((False,), "positions, which would have several numbers", "use_mrope"),
 }
 
 _DENSE = {
@@ -347,7 +356,7 @@ _TOKENIZER: Layout = {
         "says who wrote the file and for which tools",
         *("_name_or_path", "name_or_path", "special_tokens_map_file", "transformers_version", "is_local"),
         *("local_files_only", "_commit_hash", "processor_class", "unsloth_version", "revision", "trust_remote_code"),
-        *("init_inputs", "response_schema", "tool_parser_type", "bos_token_id", "eos_token_id"),
+        *("init_inputs", "response_schema", "tool_parser_type", "bos_token_id", "eos_token_id", "vocab_size"),
     ),
 }
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.known_fields import (
-    LAYER,
     LAYERS,
     OF_ANY_FILE,
+    SCALES_AND_CAPS,
     Fields,
     Known,
     Layout,
@@ -32,7 +32,7 @@ OTHER_KINDS = {
     "DSpark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
                "confidence_head_alpha"),
     "DFlash2": ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
-    "Domino": ("gru_hidden_dim", "pure_draft_prefix_len"),
+    "Domino": ("gru_hidden_dim", "pure_draft_prefix_len", "emb_dim"),
     "Medusa": ("medusa_num_heads", "medusa_num_layers"),
 }  # fmt: skip
 """Kinds of head that this version does not run -> fields that only their files have."""
@@ -83,6 +83,7 @@ _PROPOSAL = {
 }
 _SPECULATORS = {
     **OF_ANY_FILE,
+    **SCALES_AND_CAPS,
     **_OF_ANY_HEAD,
     **used("speculators_model_type", "draft_vocab_size", "target_hidden_size"),
     **nested(_layers_of_head, "transformer_layer_config"),
@@ -120,7 +121,7 @@ _NESTED_DFLASH = {
     **_FIELDS_OF_OTHER_KINDS,
     **_stated_kind("projector_type"),
     **used("mask_token_id", "target_layer_ids", "block_size", *ANCHOR_NAMES),
-    **{name: LAYER[name] for name in ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")},
+    **SCALES_AND_CAPS,
     **only((False,), "which places of a block see which", "is_causal"),
     **only((False,), "which token a place of a block drafts", "shift_label"),
     **ignored("the numbers of heads say it", "attention_mode"),

@@ -171,7 +171,8 @@ def load_mtp(
                 f"{folder}: expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, "
                 f"found none; the MTP layer was left out of this copy of the checkpoint"
             )
-        settled = mtp_account(folder, fields, accepted, checkpoint.names).settled()
+        others = None if folder == target.path or target.path is None else read_json(target.path / CONFIG)
+        settled = mtp_account(folder, fields, accepted, checkpoint.names, target=others).settled()
         config = MtpConfig.for_target(
             target,
             own_head=f"{prefix}shared_head.head.weight" in checkpoint,
