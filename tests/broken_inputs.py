@@ -4,7 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
+import torch
+
 from harness.models.zoo import ZOO
+from tests.tiny_models import edit_weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -28,6 +31,12 @@ def cut(folder: Path) -> Path:
     """The folder, with weights that end too early."""
     path = folder / "model.safetensors"
     return written(path, path.read_bytes()[:100_000])
+
+
+def with_tensor(folder: Path, name: str) -> Path:
+    """The folder, with one tensor more in its weights."""
+    edit_weights(folder, put={name: torch.ones(1)})
+    return folder
 
 
 def without(folder: Path, *names: str) -> Path:

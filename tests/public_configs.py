@@ -106,7 +106,18 @@ EAGLE3_NVIDIA = EAGLE3_QWEN | {
 }  # fmt: skip
 PEAGLE = EAGLE3_QWEN | {"architectures": ["PEagleDraftModel"], "num_hidden_layers": 4, "ptd_token_id": 7}
 # vllm-project/speculators, RedHatAI
-LAYER = {name: value for name, value in LLAMA_31.items() if name != "architectures"} | ONE_LAYER
+LAYER = LLAMA_31 | ONE_LAYER
+DUMPED = dict.fromkeys(("bad_words_ids", "cross_attention_hidden_size", "prefix", "sep_token_id")) | {
+    "add_cross_attention": False, "chunk_size_feed_forward": 0, "diversity_penalty": 0.0, "do_sample": False,
+    "early_stopping": False, "encoder_no_repeat_ngram_size": 0, "id2label": {"0": "LABEL_0"}, "is_decoder": False,
+    "is_encoder_decoder": False, "label2id": {"LABEL_0": 0}, "length_penalty": 1.0, "max_length": 20, "min_length": 0,
+    "no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_beams": 1, "num_return_sequences": 1, "pruned_heads": {},
+    "output_attentions": False, "output_hidden_states": False, "output_scores": False, "remove_invalid_values": False,
+    "repetition_penalty": 1.0, "return_dict": True, "return_dict_in_generate": False, "temperature": 1.0,
+    "tf_legacy_loss": False, "tie_encoder_decoder": False, "top_k": 50, "top_p": 1.0, "torchscript": False,
+    "typical_p": 1.0, "use_bfloat16": False, "_attn_implementation_autoset": True,
+}  # fmt: skip
+"""What transformers 4 wrote of every model, wherever all fields were written."""
 SPECULATORS = {
     "architectures": ["Eagle3Speculator"], "auto_map": {"": "config.SpeculatorModelConfig"},
     "draft_vocab_size": 32000, "norm_before_residual": True, "norm_before_fc": False,
@@ -116,7 +127,7 @@ SPECULATORS = {
         "verifier": {"name_or_path": "meta-llama/Llama-3.1-8B-Instruct", "architectures": ["LlamaForCausalLM"]},
     },
     "speculators_model_type": "eagle3", "speculators_version": "0.1.0", "target_hidden_size": None,
-    "tie_word_embeddings": False, "torch_dtype": "float32", "transformer_layer_config": LAYER,
+    "tie_word_embeddings": False, "torch_dtype": "float32", "transformer_layer_config": LAYER | DUMPED,
     "transformers_version": "4.53.0", "embed_requires_grad": False, "has_no_defaults_at_init": False,
 }  # fmt: skip
 # z-lab, Tencent/AngelSlim
@@ -181,6 +192,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         DFLASH | {"dflash_config": DFLASH["dflash_config"] | {"projector_type": "domino", "gru_hidden_dim": 1024}},
         r"dflash_config\.projector_type = 'domino'",
     ),
+    "scaled EAGLE-3 of speculators": (
+        "eagle3", SPECULATORS | {"output_multiplier": 0.5}, "which would change the scale of embeddings, residuals, "),
+    "EAGLE-3 with a scale of YaRN that readers disagree on": (
+        "eagle3", EAGLE3_QWEN | {"rope_scaling": YARN | {"attn_factor": 0.88}},
+        r"rope_scaling\.attn_factor = 0\.88 in config\.json, which would change the scale of attention"),
     "EAGLE-3 of a target with norms of queries": ("eagle3", EAGLE3_QWEN | {"use_qk_norm": True}, "norms of queries"),
     "quantized EAGLE-3": (
         "eagle3",

@@ -322,6 +322,20 @@ def test_the_files_of_a_drafter_beside_its_config_are_its_targets_to_decide(copi
     assert load("draft model", folder).assumptions == ()
 
 
+def test_files_beside_the_weights_that_say_that_these_are_not_all_are_refused(copied):
+    """Would catch the base of an adapter, or quantized weights whose config.json does not say so, under their name."""
+    folder = copied("target")
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": None}}))
+    assert load_target(folder).assumptions == ()
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    with pytest.raises(CheckpointError, match=r"quant_algo = 'FP8' in hf_quant_config\.json, .*; dequantize the check"):
+        load_target(folder)
+    (folder / "hf_quant_config.json").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"found adapter_config\.json, of an adapter that is not merged"):
+        load_target(folder)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_public_models_are_accounted_for_without_a_word_but_for_what_they_leave_out(name):
     fields, left_out = TARGETS[name]
@@ -340,7 +354,8 @@ def test_public_heads_are_accounted_for_without_a_word_but_for_what_they_leave_o
 def test_heads_that_are_something_else_are_refused_by_what_they_are(name):
     kind, fields, message = REFUSED[name]
     # nobody can vouch for another kind of head, or for weights of fewer bits
-    vouched = replace(OF_DRAFTER, names=tuple(fields) if "windows" not in name and "norms" not in name else ())
+    can_be_vouched = any(word in name for word in ("windows", "norms", "scale"))
+    vouched = OF_DRAFTER if can_be_vouched else replace(OF_DRAFTER, names=tuple(fields))
     with pytest.raises(CheckpointError, match=message):
         account(kind, fields, vouched)
 

@@ -161,6 +161,19 @@ def test_the_layer_may_lie_in_another_folder(folder, tmp_path_factory):
     assert load_mtp(folder, load_target(other)).path == folder
 
 
+def test_a_layer_of_another_folder_is_run_with_the_targets_fields(folder, tmp_path_factory):
+    """Would catch a layer that was trained with other positions, run with those of the target."""
+    other = save_target_folder(tmp_path_factory.mktemp("other"), random_causal_lm())
+    edit_config(folder, rms_norm_eps=0.5)
+    with pytest.raises(
+        CheckpointError, match=r"rms_norm_eps = 0\.5 in config\.json, 1e-06 in that of the target, with"
+    ):
+        load_mtp(folder, load_target(other))
+    edit_config(folder, rms_norm_eps=1e-6, attend_twice=True)
+    with pytest.raises(CheckpointError, match="attend_twice = True in config"):
+        load_mtp(folder, load_target(other))
+
+
 @pytest.mark.parametrize("changed", ["vocabulary size", "tokenizer"])
 def test_another_folder_must_be_of_the_same_vocabulary(folder, tmp_path_factory, changed):
     other = save_target_folder(tmp_path_factory.mktemp("other"), random_causal_lm())

@@ -142,7 +142,8 @@ def test_the_checkpoint_is_read_silently_and_every_tensor_has_its_place(folder):
     stored = mtp_tensors(head.layer_config)
     found = head.state_dict_public()
     assert found.keys() == stored.keys() and all(torch.equal(found[name], stored[name]) for name in stored)
-    assert (head.path, head.assumptions) == (folder, ())
+    (told,) = head.assumptions
+    assert head.path == folder and "after it is taken, as transformers and SGLang do" in told
     assert head.config == MtpConfig(NUM_LAYERS, own_head=True, own_embedding=True, norm_output=True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiments import run as command
 from harness.models.zoo import ZOO
 from harness.sweep import whole_run
-from tests.broken_inputs import cut, head, in_shards, model, prompts, target, without, written
+from tests.broken_inputs import cut, head, in_shards, model, prompts, target, with_tensor, without, written
 from tests.stand_in_sweeps import stop
 
 LONG = {"prompt": "word " * 3000}
@@ -118,6 +118,22 @@ CHECKPOINTS = {
     "head for two states": (
         lambda at: head("eagle3", model(at, "eagle3", eagle_aux_hidden_state_layer_ids=[2, 7])),
         "drafter.path: {at}/eagle3: expected fc.weight of shape [256, 512], found [256, 768]; config.json and weights",
+    ),
+    "target that never samples some tokens": (
+        lambda at: target(written(model(at) / "generation_config.json", '{"suppress_tokens": [3]}')),
+        "target.path: {at}/target: expected fields and tensors that this version computes, found suppress_tokens = [3]",
+    ),
+    "head with windows": (
+        lambda at: head("eagle", model(at, "eagle", use_sliding_window=True, sliding_window=32)),
+        "found use_sliding_window = True in config.json, which would change what the layers attend to; choose another",
+    ),
+    "head in 8 bits": (
+        lambda at: head("eagle3", model(at, "eagle3", quantization_config={"quant_method": "fp8"})),
+        "in config.json, weights of fewer bits, which this version does not run; dequantize the checkpoint, or take",
+    ),
+    "head with a tensor too many": (
+        lambda at: head("eagle", with_tensor(model(at, "eagle"), "layers.0.mlp.scale")),
+        "'drafter.accept_unknown=[layers.0.mlp.scale]'",
     ),
     "head as target": (
         lambda at: target(ZOO / "eagle3"),

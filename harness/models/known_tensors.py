@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from harness.models.known_fields import NOT_QUANTIZED, Fields, Unread
 from harness.models.known_head_fields import NOT_RUN
+from harness.models.model_types import DENSE_TYPES
+from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 
 
 class Tensors(NamedTuple):
@@ -49,9 +51,6 @@ _OTHER_KINDS = {
 }
 _ADAPTER = re.compile(r".+\.lora_([AB]|embedding_[AB])(\..+)?")
 
-_DENSE = [f"self_attn.{name}_proj.weight" for name in "qkvo"]
-_DENSE += [f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
-_DENSE += ["input_layernorm.weight", "post_attention_layernorm.weight"]
 _LATENT = (
     "q_proj",
     "q_a_proj",
@@ -62,44 +61,52 @@ _LATENT = (
     "kv_b_proj",
     "o_proj",
 )
-_EXPERT = re.compile(r"mlp\.(experts\.\d+|shared_experts)\.(gate|up|down)_proj\.weight")
-_MTP = ("enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight", "shared_head.head.weight")
-_LAYER_OF_MODEL = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_LAYER_OF_HEAD = re.compile(r"(layers\.(\d+)|midlayer)\.(.+)")
+_OF_GLM = re.compile(
+    rf"self_attn\.({'|'.join(_LATENT)})\.(weight|bias)|(input|post_attention)_layernorm\.weight|mlp\.gate\.weight"
+    r"|mlp\.gate\.e_score_correction_bias|mlp\.((experts\.\d+|shared_experts)\.)?(gate|up|down)_proj\.weight"
+)
+"""What a layer of GLM has, with experts or without; the loader knows which."""
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_MTP = ("enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight")
+_MTP_OR_SHARED = ("shared_head.head.weight", "embed_tokens.weight")
+_HEAD_OR_SHARED = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 
 
 def model_tensors(names: Collection[str], fields: Fields) -> Tensors:
     """Of a target or draft model with these fields in its config.json."""
-    count, in_layer = _count(fields, "num_hidden_layers"), _names_in_layer(fields)
-    kinds = ("any", "tied") if fields.get("tie_word_embeddings") else ("any",)
-    outside = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"} - (
-        {"lm_head.weight"} if "tied" in kinds else set()
-    )
+    count, is_tied = _count(fields, "num_hidden_layers"), bool(fields.get("tie_word_embeddings"))
 
-    def of_layer(name: str) -> tuple[int, str]:
-        match = _LAYER_OF_MODEL.fullmatch(name)
+    def in_layer(name: str) -> tuple[int, str]:
+        match = _LAYER.fullmatch(name)
         return (-1, name) if match is None else (int(match[1]), match[2])
 
-    def is_read(name: str) -> bool:
-        index, place = of_layer(name)
-        return name in outside if index < 0 else index < count and in_layer(place)
+    def is_read_of_glm(name: str) -> bool:
+        index, place = in_layer(name)
+        if index < 0:
+            return name in ("model.embed_tokens.weight", "model.norm.weight") or (
+                name == "lm_head.weight" and not is_tied
+            )
+        return index < count and _OF_GLM.fullmatch(place) is not None
 
     def is_of_mtp(name: str) -> bool:
-        index, _ = of_layer(name)
+        index, _ = in_layer(name)
         # of one that is announced too: a file may count its layers wrong
         return index >= count and f"model.layers.{index}.enorm.weight" in names
 
-    return _sorted_out(names, is_read, kinds, is_of_mtp)
+    is_read = _is_among(model_shapes, fields) if fields.get("model_type") in DENSE_TYPES else is_read_of_glm
+    return _sorted_out(names, is_read, ("any", "tied") if is_tied else ("any",), is_of_mtp)
 
 
 def mtp_tensors(names: Collection[str], index: int, fields: Fields) -> Tensors:
     """Of the MTP layer of a number, with the fields of its target."""
-    prefix, in_layer = f"model.layers.{index}.", _names_in_layer(fields)
-    own = [name for name in names if name.startswith(prefix)]
+    prefix, is_dense = f"model.layers.{index}.", fields.get("model_type") in DENSE_TYPES
+    own, is_read_of_dense = [name for name in names if name.startswith(prefix)], _is_among(mtp_shapes, fields)
 
     def is_read(name: str) -> bool:
         place = name.removeprefix(prefix)
-        return place in (*_MTP, "embed_tokens.weight") or in_layer(place)
+        if place in _MTP_OR_SHARED:
+            return True
+        return is_read_of_dense(name) if is_dense else place in _MTP or _OF_GLM.fullmatch(place) is not None
 
     return _sorted_out(own, is_read, ("any",))
 
@@ -108,60 +115,25 @@ def head_tensors(kind: str, names: Collection[str], fields: Fields) -> Tensors:
     """Of a draft head of a kind with these fields in its config.json."""
     layer = fields.get("transformer_layer_config")
     layer = layer if isinstance(layer, Mapping) else fields
-    # its layers are those of Qwen3, whatever the file says of their sizes
-    in_layer = _names_in_layer({**layer, "model_type": "qwen3"} if kind == "dflash" else layer)
-    outside = _outside_layers(kind, fields)
-
-    def is_read(name: str) -> bool:
-        match = _LAYER_OF_HEAD.fullmatch(name)
-        if match is None:
-            return name in outside
-        index, place = int(match[2] or 0), match[3]
-        if index == 0 and kind == "eagle" and place == "input_layernorm.weight":
-            return False
-        own = index == 0 and kind in ("eagle3", "peagle") and place == "hidden_norm.weight"
-        return own or (index < _count(layer, "num_hidden_layers") and in_layer(place))
-
-    return _sorted_out(names, is_read, ("any", "speculators", "eagle") if kind == "eagle" else ("any", "speculators"))
-
-
-def _outside_layers(kind: str, fields: Fields) -> set[str]:
-    """What a head of a kind has beside its layers."""
-    if kind == "eagle":
-        return {"embed_tokens.weight", "fc.weight", *(["fc.bias"] if fields.get("bias", True) else [])}
-    found = {"embed_tokens.weight", "fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
-    if kind == "dflash":
-        return found | {"hidden_norm.weight"}
+    shapes = {} if wrong_size(layer) else head_shapes(kind, fields, names)
+    read = {*shapes, *(_HEAD_OR_SHARED if kind != "eagle" else _HEAD_OR_SHARED[:1])}
     nested = fields.get("eagle_config")
     if fields.get("norm_before_fc", nested.get("norm_before_fc") if isinstance(nested, Mapping) else False):
-        found.add("input_norm.weight")
-    if fields.get("fc_norm"):
-        # one for each auxiliary layer, as many as the file or the default names
-        found |= {f"fc_norm.{index}.weight" for index in range(_MOST_AUX_LAYERS)}
-    return found | {"mask_hidden"} if kind == "peagle" else found
+        read.add("input_norm.weight")
+    if fields.get("fc_norm") and shapes:
+        width = fields.get("target_hidden_size") or layer["hidden_size"]
+        read |= {f"fc_norm.{index}.weight" for index in range(shapes["fc.weight"][1] // width)}
+    if kind == "peagle":
+        read.add("mask_hidden")
+    kinds = ("any", "speculators", "eagle") if kind == "eagle" else ("any", "speculators")
+    # where shapes do not follow from the file, the loader knows what it leaves over
+    return _sorted_out(names, lambda name: not shapes or name in read, kinds)
 
 
-_MOST_AUX_LAYERS = 99
-
-
-def _names_in_layer(fields: Fields) -> Callable[[str], bool]:
-    """Whether a layer of these fields has a tensor, by its name in the layer."""
-    model_type = fields.get("model_type") or "llama"
-    has_bias = bool(fields.get("attention_bias"))
-    if model_type == "glm4_moe_lite":
-        found = {
-            f"self_attn.{name}.{end}" for name in _LATENT for end in (("weight", "bias") if has_bias else ("weight",))
-        }
-        found |= {"mlp.gate.weight", "mlp.gate.e_score_correction_bias", *_DENSE[4:]}
-        return lambda name: name in found or _EXPERT.fullmatch(name) is not None
-    found = {*_DENSE}
-    if has_bias:
-        found |= {f"self_attn.{name}_proj.bias" for name in "qkvo"}
-    if model_type == "qwen3":
-        found |= {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}
-    elif fields.get("mlp_bias"):
-        found |= {f"mlp.{name}_proj.bias" for name in ("gate", "up", "down")}
-    return lambda name: name in found
+def _is_among(shapes: Callable[[Fields], Collection[str]], fields: Fields) -> Callable[[str], bool]:
+    """Whether a tensor is one of those that the sizes of a file ask for; true where these are not known."""
+    found = () if wrong_size(fields) else shapes(fields)
+    return lambda name: not found or name in found
 
 
 def _sorted_out(

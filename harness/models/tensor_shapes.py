@@ -7,14 +7,13 @@ are left to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
+from harness.models.known_fields import DEFAULTS, Fields
 from harness.models.model_types import DENSE_TYPES
-from harness.models.safetensors_header import StoredTensor
 
 Shapes = dict[str, tuple[int, ...]]
-Fields = Mapping[str, Any]
 
 
 class _Sizes(NamedTuple):
@@ -65,13 +64,13 @@ def mtp_shapes(fields: Fields) -> Shapes:
     return {**found, f"{prefix}eh_proj.weight": (hidden, 2 * hidden), **dict(_layer(fields, sizes, prefix))}
 
 
-def head_shapes(kind: str, fields: Fields, tensors: Mapping[str, StoredTensor]) -> Shapes:
+def head_shapes(kind: str, fields: Fields, tensors: Collection[str]) -> Shapes:
     """Of a draft head of a kind; none as of `model_shapes`.
 
     Args:
         kind: eagle, eagle3, peagle or dflash.
         fields: of its config.json.
-        tensors: those that it has; some it may share with its target, or leave out.
+        tensors: names of those that it has; some it may share with its target, or leave out.
     """
     nested = fields.get("transformer_layer_config")
     layer = dict(nested) if isinstance(nested, Mapping) else {"model_type": "llama", **fields}
@@ -103,7 +102,7 @@ def head_shapes(kind: str, fields: Fields, tensors: Mapping[str, StoredTensor]) 
 
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "num_hidden_layers")
-_OF_QWEN3 = {"num_key_value_heads": 32, "head_dim": 128}
+_OF_QWEN3 = {name: DEFAULTS["qwen3"][name].value for name in ("num_key_value_heads", "head_dim")}
 """What its configuration takes for sizes that a file leaves out; a Llama has as many groups as heads, which share the
 hidden size."""
 
