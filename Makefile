@@ -3,7 +3,8 @@ PYTHON ?= $(shell for name in python3.12 python3.11 python3; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
 # More options for pip, such as an index of CPU-only wheels of torch.
 PIP_FLAGS ?=
-# More options for demo-server, such as --patched.
+# What demo-server runs: vllm or llama_cpp; and more options for it, such as --patched.
+ENGINE ?= vllm
 DEMO_FLAGS ?=
 # Processes that run the tests; 0 runs them in one, as plain pytest does.
 TEST_WORKERS ?= 2
@@ -20,8 +21,8 @@ help: ## List the targets
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments run experiment=quickstart
 
-demo-server: .venv/.installed ## Run vLLM on CPU cores beside the local engine (PIP_FLAGS: index of torch for CPUs)
-	@$(BIN)/python -m experiments demo-server --pip-flags='$(PIP_FLAGS)' $(DEMO_FLAGS)
+demo-server: .venv/.installed ## Run vLLM, or ENGINE=llama_cpp, on CPU cores beside the local engine
+	@$(BIN)/python -m experiments demo-server --engine $(ENGINE) --pip-flags='$(PIP_FLAGS)' $(DEMO_FLAGS)
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

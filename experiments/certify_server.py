@@ -2,9 +2,10 @@
 
 Asks a server with an OpenAI-compatible interface many short requests and compares the joint law of the first tokens of
 its answers with the exact one, computed here from the target's weights. It must serve the built-in target, or one that
-fits this machine (--target), and give token ids (vLLM, SGLang). Whether it drafts is the server's matter: certify one
-that drafts and one that does not. First its token ids, its tokenizer and its greedy answers are compared with the
-target's. Exits with 1 if a case has another law than the target's; it is then asked once more with fresh requests.
+fits this machine (--target), and give token ids (vLLM, SGLang, llama.cpp). Whether it drafts is the server's matter:
+certify one that drafts and one that does not. First its token ids, its tokenizer and its greedy answers are compared
+with the target's. Exits with 1 if a case has another law than the target's; it is then asked once more with fresh
+requests.
 
 examples:
   rejection-lab certify-server http://127.0.0.1:8000

@@ -43,6 +43,9 @@ class ToyModel:
         rows = torch.tensor([row_after((*prompt, *node)[-1] + self.shift) for node in nodes], dtype=torch.float64).log()
         return rows, rows.float().double()
 
+    def vocabulary(self):
+        return {}
+
     def gives_text(self, token_ids, text):
         return text_of(token_ids) == text
 

@@ -99,7 +99,7 @@ def certify_server(
         check_same_model(served, model, prompts)
         tell("the server gives the target's token ids, text and greedy answers; computing the law of the answers")
         laws = _laws(model, prompts, config)
-        return _certify(served, config, model.fingerprint, prompts, laws, tell)
+        return _certify(served, config, model, prompts, laws, tell)
     finally:
         torch.set_num_threads(num_threads)
 
@@ -121,7 +121,7 @@ def _laws(model: KnownModel, prompts: Sequence[Tokens], config: CertifyServerCon
 def _certify(
     served: Served,
     config: CertifyServerConfig,
-    target: str,
+    model: KnownModel,
     prompts: Sequence[Tokens],
     laws: list[list[SequenceLaw]],
     tell: Callable[[str], None],
@@ -139,6 +139,7 @@ def _certify(
             budget_s=config.budget_s,
             concurrency=config.concurrency,
             stream=f"{config.seed}:{stream}",
+            vocabulary=model.vocabulary,
         )
         return counted, draw(served, plan, lambda answer: counted[answer.case].take(answer), tell)
 
@@ -155,7 +156,7 @@ def _certify(
         url=served.url,
         model=served.model,
         version=served.version,
-        target=target,
+        target=model.fingerprint,
         level=level,
         prompts=tuple(prompts),
         cases=tuple(

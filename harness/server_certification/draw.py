@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,6 +54,8 @@ class Plan:
     concurrency: int
     stream: str
     """Makes the seeds; requests of another stream have others."""
+    vocabulary: Callable[[], Mapping[bytes, int]]
+    """Makes the target's tokens by their bytes, for a server that holds tokens back."""
 
     def seed(self, index: int) -> int:
         """The seed of a request, of 63 bits."""
@@ -105,6 +107,7 @@ async def _draw(served: Served, plan: Plan, take: Callable[[Answer], None], tell
                     draws.failures.append(str(error))
                     _check_failures(draws, index)
                     continue
+                reply.find_held_ids(plan.vocabulary)
                 take(Answer(case, prompt, half % 2, reply.token_ids))
 
         try:

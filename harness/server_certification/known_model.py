@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from harness.backends.server.held_tokens import byte_vocabulary
 from harness.backends.server.prompts import same_text
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, load_target
@@ -46,6 +48,9 @@ class KnownModel(Protocol):
     def gives_text(self, token_ids: Sequence[int], text: str) -> bool:
         """Whether its tokenizer makes this text of an answer's token ids."""
 
+    def vocabulary(self) -> Mapping[bytes, int]:
+        """Its tokens by their bytes."""
+
 
 class LocalModel:
     """A target's folder or Hugging Face id, loaded on the CPU."""
@@ -81,6 +86,13 @@ class LocalModel:
 
     def gives_text(self, token_ids: Sequence[int], text: str) -> bool:
         return same_text(decode_answer(self._tokenizer, token_ids), text)
+
+    def vocabulary(self) -> Mapping[bytes, int]:
+        return self._vocabulary
+
+    @cached_property
+    def _vocabulary(self) -> dict[bytes, int]:
+        return byte_vocabulary(self._tokenizer)
 
     def _entropy(self, prompt: Tokens) -> float:
         """Nats of the first token at temperature 1."""

