@@ -165,14 +165,28 @@ REAL = [
 ]
 
 
-def plan_of(tmp_path, *arguments):
-    """The demonstration's cells with few prompts, on the server alone unless the arguments say otherwise."""
-    target, drafter = folders(ENVIRONMENT)
-    return compose_plan([
-        *demo_server.LLAMA_CPP, "backend=server", "target=local", f"target.path={target}", f"drafter.path={drafter}",
-        f"server.environment={ENVIRONMENT}", f"server.log_folder={tmp_path / 'logs'}", "workload.num_prompts=3",
-        "decoding.max_new_tokens=24", "measurement.num_warmup_requests=0", *arguments,
-    ])  # fmt: skip
+OF_DRAFTER = {
+    "none": (),
+    "ngram": ("drafter.ngram_min=2", "drafter.ngram_max=2"),
+    "draft_model": (f"drafter.path={folders(ENVIRONMENT)[1]}",),
+}
+
+
+def plan_of(tmp_path, drafter, *arguments):
+    """One arm of the demonstration with few prompts."""
+    started = ("server=llama_cpp_cpu", f"server.environment={ENVIRONMENT}", f"server.log_folder={tmp_path / 'logs'}")
+    drafted = ("drafting.num_speculative_tokens=4", "verification=greedy", "measurement.baseline=false")
+    given = [
+        *("target=local", f"target.path={folders(ENVIRONMENT)[0]}", f"drafter={drafter}", *OF_DRAFTER[drafter]),
+        *(() if drafter == "none" else drafted),
+        *("decoding.temperature=0", "workload.num_turns=1", "backend.device=cpu", "backend.dtype=float32"),
+        *("backend.max_concurrency=4", "measurement.num_blocks=1", "measurement.num_warmup_requests=0"),
+        *(() if any(item.startswith("server=") for item in arguments) else started),
+    ]
+    return compose_plan([*given, *arguments])
+
+
+SMALLEST = ("decoding.max_new_tokens=4", "workload.num_prompts=20")
 
 
 class TestReal:
@@ -183,7 +197,8 @@ class TestReal:
     @pytest.mark.parametrize("drafter", ["draft_model", "ngram"])
     def test_it_writes_and_accepts_what_the_local_engine_does(self, tmp_path, drafter):
         """Would catch another prompt, target, depth or count than the local engine's, round by round."""
-        plan = plan_of(tmp_path, "backend=server,local", f"drafter={drafter}", "measurement.baseline=false")
+        small = ("decoding.max_new_tokens=24", "workload.num_prompts=3")
+        plan = plan_of(tmp_path, drafter, "backend=server,local", *small)
         run_cells(plan, tmp_path, Silent(), [])
         found = {item.record.config["backend"]["kind"]: item.record for item in read_results(tmp_path).cells}
         assert not found["server"].failures and len(found["server"].requests) == 3
@@ -207,7 +222,7 @@ class TestReal:
 
     def test_a_draft_model_that_is_loaded_and_not_used_is_refused(self, tmp_path):
         """The adapter's own command once: -md without --spec-type. The table printed a speedup of 1.57."""
-        plan = plan_of(tmp_path, "drafter=draft_model", "measurement.baseline=false")
+        plan = plan_of(tmp_path, "draft_model", "backend=server", *SMALLEST)
         (cell,) = plan.cells
         command = cell.server.command.replace("{speculation}", "-md {drafter}/model.gguf --spec-draft-n-max 4")
         run_cells(
@@ -219,14 +234,13 @@ class TestReal:
 
     def test_every_request_of_a_plain_client_is_answered(self, tmp_path):
         """20 of 40 requests failed on connections that the server announced to keep; a baseline that drafts is none."""
-        plan = plan_of(tmp_path, "drafter=none", "decoding.max_new_tokens=4", "workload.num_prompts=20")
+        plan = plan_of(tmp_path, "none", "backend=server", *SMALLEST)
         (cell,) = plan.cells
         servers = Servers()
         backend = ServerBackend(cell, servers)
         launch = launch_of_cell(cell, backend.adapter, num_tokens=512)
         url = servers.url(launch, "/health", 120.0, tmp_path)
-        plain = plan_of(tmp_path, "server=plain", f"server.url={url}", "drafter=none", "decoding.max_new_tokens=4",
-                        "workload.num_prompts=20")  # fmt: skip
+        plain = plan_of(tmp_path, "none", "backend=server", "server=plain", f"server.url={url}", *SMALLEST)
         run_cells(plain, tmp_path, Silent(), [])
         (record,) = (item.record for item in read_results(tmp_path).cells)
         servers.stop()
@@ -237,7 +251,7 @@ class TestReal:
         from tests.record_llama_cpp import HELD
 
         (target, _), servers = folders(ENVIRONMENT), Servers()
-        plan = plan_of(tmp_path, "drafter=none")
+        plan = plan_of(tmp_path, "none", "backend=server", *SMALLEST)
         backend = ServerBackend(plan.cells[0], servers)
         url = servers.url(launch_of_cell(plan.cells[0], backend.adapter, num_tokens=64), "/health", 120.0, tmp_path)
         tokenizer = gguf_tokenizer(gguf_in(str(target)))

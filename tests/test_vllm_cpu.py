@@ -77,7 +77,7 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("changed", [False, True])
 def test_the_demonstration_says_whether_both_engines_wrote_the_same(capsys, monkeypatch, changed):
     """Would catch a verdict on cells that are not each other's, or on temperatures where tokens must differ."""
-    monkeypatch.setattr("harness.report.console.print_summary", lambda cells: None)
+    monkeypatch.setattr("harness.report.console.print_results", lambda results: None)
     records = [
         cell_record(
             [request_record([round_record(0, 0, 1.0)], output_token_ids=(10 * place + 100 * drawn + 1000 * other,))],

@@ -108,7 +108,7 @@ async def _draw(served: Served, plan: Plan, take: Callable[[Answer], None], tell
                     _check_failures(draws, index)
                     continue
                 reply.find_held_ids(plan.vocabulary)
-                take(Answer(case, prompt, half % 2, reply.token_ids))
+                take(Answer(case, prompt, half % 2, reply.first_ids(plan.num_tokens)))
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -35,7 +35,7 @@ def check_same_model(served: Served, model: KnownModel, prompts: Sequence[Tokens
         raise ValueError(f"expected an answer of the server at {served.url}, found: {error}") from error
     for prompt, reply in zip(prompts, replies, strict=True):
         _check_tokens(prompt, reply, model)
-        _check_greedy(prompt, reply.token_ids, model)
+        _check_greedy(prompt, reply.first_ids(NUM_TOKENS), model)
 
 
 async def _greedy(served: Served, prompts: Sequence[Tokens]) -> list[Reply]:
@@ -45,7 +45,8 @@ async def _greedy(served: Served, prompts: Sequence[Tokens]) -> list[Reply]:
 
 
 def _check_tokens(prompt: Tokens, reply: Reply, model: KnownModel) -> None:
-    ids, asked = reply.token_ids, len(prompt)
+    reply.find_held_ids(model.vocabulary)
+    ids, asked = reply.first_ids(NUM_TOKENS), len(prompt)
     if not ids:
         raise OtherModel("expected token ids in the server's answers (return_token_ids), found text only")
     if reply.prompt_token_ids not in (None, prompt) or reply.num_prompt_tokens not in (None, asked):

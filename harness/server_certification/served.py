@@ -76,7 +76,8 @@ class Served:
         return {
             "model": self.model,
             "prompt": list(prompt),
-            "max_tokens": num_tokens,
+            # of which the first are those that were asked for
+            "max_tokens": num_tokens + self._adapter.num_held,
             "stream": True,
             "stream_options": {"include_usage": True},
             **fields,

@@ -55,6 +55,8 @@ class Adapter:
     """Prompt tokens that it did not compute."""
     keeps_connections: ClassVar[bool] = True
     """Whether it keeps a connection after an answer, as it announces."""
+    num_held: ClassVar[int] = 0
+    """Tokens at the end of an answer that it may not tell."""
     tells_every_step: ClassVar[bool] = False
     """Whether steps without drafts are told apart from those whose draft was rejected."""
     notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}

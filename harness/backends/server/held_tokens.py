@@ -70,10 +70,10 @@ def _is_within_character(spelt: bytes) -> bool:
     return False
 
 
-def all_ids(
+def ids_of_chunks(
     told: Sequence[tuple[tuple[int, ...], int, str]], vocabulary: Mapping[bytes, int]
-) -> list[tuple[int, ...]] | None:
-    """The token ids of every chunk of an answer, the held ones among them; None where some cannot be told.
+) -> list[tuple[int, ...]]:
+    """The token ids of every chunk of an answer, the held ones among them where they can be told.
 
     Args:
         told: ids, output tokens of the request up to there, and text of each chunk.
@@ -82,11 +82,6 @@ def all_ids(
     found, before = [], 0
     for ids, num, text in told:
         num_held, before = num - before - len(ids), num
-        if not num_held:
-            found.append(ids)
-            continue
-        held = held_ids(text, ids[-1], num_held, vocabulary) if len(ids) == 1 else None
-        if held is None:
-            return None
-        found.append((*held, *ids))
+        held = held_ids(text, ids[-1], num_held, vocabulary) if num_held and len(ids) == 1 else ()
+        found.append((*(held or ()), *ids))
     return found

@@ -143,6 +143,10 @@ class Reply:
             return ()
         return tuple(token for chunk in self.chunks for token in chunk.token_ids or ())
 
+    def first_ids(self, number: int) -> tuple[int, ...]:
+        """So many output tokens, or as many as the server gives; empty where it does not tell all of them."""
+        return self.token_ids[:number]
+
     @property
     def num_prompt_tokens(self) -> int | None:
         """As the server counts them; None where it does not say."""

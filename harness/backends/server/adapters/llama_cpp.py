@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, counts_of_steps
 from harness.backends.server.counters import Counters
-from harness.backends.server.held_tokens import all_ids
+from harness.backends.server.held_tokens import ids_of_chunks
 from harness.backends.server.reply import Chunk, Reply, drafts_so_far
 from harness.backends.server.rounds import Steps, Unsplit
 from harness.backends.server.step_boundaries import steps_between
@@ -56,10 +56,17 @@ class CompletionReply(Reply):
         told = [(chunk.token_ids or (), chunk.num_tokens_so_far or 0, chunk.text) for chunk in self.chunks]
         if sum(len(ids) for ids, _, _ in told) == (told[-1][1] if told else 0):
             return
-        found = all_ids(told, vocabulary())
-        if found is not None:
-            pairs = zip(self.chunks, found, strict=True)
-            self.chunks = [chunk._replace(token_ids=ids) for chunk, ids in pairs]
+        pairs = zip(self.chunks, ids_of_chunks(told, vocabulary()), strict=True)
+        self.chunks = [chunk._replace(token_ids=ids) for chunk, ids in pairs]
+
+    def first_ids(self, number: int) -> tuple[int, ...]:
+        found: list[int] = []
+        for chunk in self.chunks:
+            ids = chunk.token_ids or ()
+            if len(found) + len(ids) != chunk.num_tokens_so_far:
+                break
+            found += ids
+        return tuple(found[:number])
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -80,6 +87,8 @@ class LlamaCppAdapter(Adapter):
     # announces keep-alive, and closes after a streamed answer
     keeps_connections: ClassVar[bool] = False
     tells_every_step: ClassVar[bool] = True
+    # a character of four bytes that is not whole
+    num_held: ClassVar[int] = 3
 
     def speculation(self) -> tuple[str, ...]:
         if self.cell.is_baseline:
