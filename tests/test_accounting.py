@@ -315,6 +315,16 @@ def test_sampling_that_a_file_recommends_is_the_runs_to_choose_and_penalties_are
     )
 
 
+def test_code_of_a_tokenizer_is_run_where_it_is_trusted_and_refused_elsewhere(copied):
+    """Would catch text that another tokenizer makes than the one that comes with the model."""
+    folder = copied("target")
+    put(folder, "tokenizer_config.json", "auto_map", "AutoTokenizer", ["own.Tokenizer", None])
+    fields = json.loads((folder / "config.json").read_text())
+    with pytest.raises(CheckpointError, match=r"auto_map = .* in tokenizer_config\.json, which is code of its own: "):
+        model_account(folder, fields, OF_TARGET).settled()
+    assert model_account(folder, fields, OF_TARGET, runs_code=True).settled().assumptions == ()
+
+
 def test_the_files_of_a_drafter_beside_its_config_are_its_targets_to_decide(copied):
     """Its tokens are compared with the target's, and drafts are sampled as the run says."""
     folder = copied("target")

@@ -103,7 +103,8 @@ def assumed_of_target(target: TargetConfig) -> tuple[str, ...]:
         # its own code may take other fields
         return ()
     accepted, folder = Accepted("target", tuple(target.accept_unknown)), described.source.parent
-    return model_account(folder, described.fields, accepted, names=_names(folder, target)).settled().assumptions
+    names, runs_code = _names(folder, target), target.trust_remote_code
+    return model_account(folder, described.fields, accepted, runs_code=runs_code, names=names).settled().assumptions
 
 
 def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def _of_another_kind(kind: str, *names: str) -> dict[str, Known]:
 
 OTHER_KINDS = {
     "DSpark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
-               "confidence_head_alpha"),
+               "confidence_head_alpha", "dspark_markov_rank", "dspark_noise_token_id"),
     "DFlash2": ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
     "Domino": ("gru_hidden_dim", "pure_draft_prefix_len", "emb_dim"),
     "Medusa": ("medusa_num_heads", "medusa_num_layers"),

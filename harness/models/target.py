@@ -273,11 +273,11 @@ def read_config(
     fields = read_json(source)
     if trust_remote_code and "auto_map" in fields:
         with configured_by(source):
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         stated = config.to_dict() | {"auto_map": fields["auto_map"]}
         account = model_account(folder, stated, accepted, runs_code=True, names=names)
     else:
-        account = model_account(folder, fields, accepted, names=names)
+        account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names)
         with configured_by(source):
             config = config_class(fields["model_type"]).from_dict(dict(account.fields))
     infer_dense_layers(config, fields)
