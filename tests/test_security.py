@@ -52,7 +52,7 @@ def test_no_duration_is_read_from_a_clock_that_can_be_set():
     found = {name for name in SOURCES for call in calls(name) if ast.unparse(call.func) in CLOCKS_THAT_CAN_BE_SET}
     # when something was done, as a label; and how long ago another process was last heard of
     labels = {"harness.records.provenance", "harness.sweep.arm", "harness.sweep.manifest"}
-    labels |= {"harness.plugins.vllm.recording"}
+    labels |= {"harness.plugins.vllm.recording", "harness.compose.unnamed"}
     assert found == labels | {"harness.records.run_status", "harness.backends.server.process"}
 
 
