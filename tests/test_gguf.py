@@ -101,7 +101,12 @@ def broken(folder):
     [
         (several, (), "target.path: .* expected one GGUF file in the folder, found a.gguf, b.gguf"),
         (broken, (), "target.path: .*a.gguf: expected a GGUF file, found that it is none: it ends within its header"),
-        (lambda folder: folder, (), "target.path: expected a GGUF file, or a folder with one, for server=llama_cpp"),
+        (lambda folder: folder, (), "target.path: expected a GGUF file, or a folder with one, for a server that reads"),
+        (
+            lambda folder: write_gguf(folder / "a.gguf", tokenizer__ggml__pre="tekken"),
+            (),
+            "target.path: .* found tokenizer.ggml.model = gpt2, tokenizer.ggml.pre = tekken; put the model's own",
+        ),
         (lambda folder: folder / "none.gguf", (), "target.path: .* found no GGUF file"),
         (
             lambda folder: write_gguf(folder / "a.gguf"),
@@ -114,7 +119,7 @@ def broken(folder):
             "drafter.path: expected a GGUF file, or a folder with one",
         ),
     ],
-    ids=["several", "broken", "no file", "not there", "on this engine", "a drafter without one"],
+    ids=["several", "broken", "no file", "no tokenizer", "not there", "on this engine", "a drafter without one"],
 )
 def test_what_is_no_such_file_is_one_line_before_anything_runs(tmp_path, capsys, make, given, message):
     """Would catch a worker, or the server's log, that finds it minutes later."""

@@ -15,7 +15,7 @@ from harness.constraint.registry import check_parser
 from harness.models.check_files import check_target_files
 from harness.models.check_model_configs import check_model_configs
 from harness.models.checkpoint import CheckpointError
-from harness.models.gguf import gguf_in, is_gguf, read_header
+from harness.models.gguf import check_tokenizer, gguf_in, is_gguf, read_header
 from harness.models.shape import shape_names
 from harness.settings.cell import CellConfig
 from harness.settings.constraint import GrammarKind
@@ -95,26 +95,27 @@ def _check_gguf(cells: Sequence[CellConfig]) -> None:
                     f"{key}: expected a folder of safetensors with backend={cell.backend.kind}, found the GGUF file "
                     f"{path}, which server=llama_cpp serves"
                 )
-        if reads_gguf and cell.server.url is None:
-            _check_served_files(cell)
+    started = [cell for cell in cells if cell.is_served and cell.server.traits.reads_gguf and cell.server.url is None]
+    named = [("target.path", cell.target.path) for cell in started if "{target}" in (cell.server.command or "")]
+    named += [("drafter.path", cell.drafter.path) for cell in started if cell.drafter.has_model]
+    for key, path in dict.fromkeys(named):
+        _check_served_file(key, path)
 
 
-def _check_served_files(cell: CellConfig) -> None:
-    named = {"target.path": cell.target.path} if "{target}" in (cell.server.command or "") else {}
-    named |= {"drafter.path": cell.drafter.path} if cell.drafter.has_model else {}
-    for key, path in named.items():
-        try:
-            found = None if path is None else gguf_in(path)
-            if found is not None:
-                read_header(found)
-        except CheckpointError as error:
-            raise SettingsError(f"{key}: {error}") from error
-        if found is None:
-            raise SettingsError(
-                f"{key}: expected a GGUF file, or a folder with one, for server={cell.server.engine.value}, found "
-                f"{'none: the built-in model has no such file' if path is None else path}; convert the model "
-                "(convert_hf_to_gguf.py of llama.cpp)"
-            )
+def _check_served_file(key: str, path: str | None) -> None:
+    try:
+        found = None if path is None else gguf_in(path)
+        header = {} if found is None else read_header(found)
+        if found is not None and key == "target.path" and is_gguf(path):
+            check_tokenizer(found, header)
+    except CheckpointError as error:
+        raise SettingsError(f"{key}: {error}") from error
+    if found is None:
+        raise SettingsError(
+            f"{key}: expected a GGUF file, or a folder with one, for a server that reads such files, found "
+            f"{'none: the built-in model has none' if path is None else path}; convert the model "
+            "(convert_hf_to_gguf.py of llama.cpp)"
+        )
 
 
 def _check_shape(key: str, shape: str | None) -> None:

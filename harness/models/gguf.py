@@ -108,6 +108,17 @@ def read_header(path: Path) -> Mapping[str, Any]:
         raise CheckpointError(f"{path}: expected a GGUF file, found that it is none: {error}") from error
 
 
+def check_tokenizer(path: Path, header: Mapping[str, Any]) -> None:
+    """Raise CheckpointError where `gguf_tokenizer` cannot build the tokenizer that the header of a file names."""
+    kind, split = header.get("tokenizer.ggml.model"), header.get("tokenizer.ggml.pre")
+    if kind != "gpt2" or split not in SPLITS:
+        raise CheckpointError(
+            f"{path}: expected a byte-level BPE vocabulary with a pre-tokenizer of {', '.join(SPLITS)}, found "
+            f"tokenizer.ggml.model = {kind}, tokenizer.ggml.pre = {split}; put the model's own tokenizer.json and "
+            "tokenizer_config.json beside the file, and name the folder"
+        )
+
+
 def gguf_tokenizer(path: Path) -> Any:
     """The tokenizer of a GGUF file, with its chat template.
 
@@ -118,13 +129,8 @@ def gguf_tokenizer(path: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     header = read_header(path)
-    kind, split = header.get("tokenizer.ggml.model"), header.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in SPLITS:
-        raise CheckpointError(
-            f"{path}: expected a byte-level BPE vocabulary with a pre-tokenizer of {', '.join(SPLITS)}, found "
-            f"tokenizer.ggml.model = {kind}, tokenizer.ggml.pre = {split}; put the model's own tokenizer.json and "
-            "tokenizer_config.json beside the file, and name the folder"
-        )
+    check_tokenizer(path, header)
+    split = header["tokenizer.ggml.pre"]
     tokens, types = header["tokenizer.ggml.tokens"], header["tokenizer.ggml.token_type"]
     merges = [tuple(item.split(" ", 1)) for item in header["tokenizer.ggml.merges"]]
     built = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, merges))
