@@ -8,6 +8,7 @@ from experiments import run as command
 from harness.models.zoo import ZOO
 from harness.sweep import whole_run
 from tests.broken_inputs import cut, head, in_shards, model, prompts, target, with_tensor, without, written
+from tests.scripted_server import ScriptedServer
 from tests.stand_in_sweeps import stop
 
 LONG = {"prompt": "word " * 3000}
@@ -221,6 +222,10 @@ MACHINES = {
         "server.command: expected the package no_such for ",
     ),
     "no GPU": (["drafter=ngram", "backend.device=cuda"], "backend.device: expected a GPU for cuda, found none: "),
+    "no such GPU": (
+        ["drafter=ngram", "backend.device=cuda:3"],
+        "backend.device: expected a GPU for cuda:3, found none:",
+    ),
     "no SLURM": (
         ["drafter=ngram", "launcher=slurm"],
         "launcher=slurm: expected the commands of SLURM (srun, sbatch) on",
@@ -282,6 +287,19 @@ def test_what_is_not_on_this_machine_is_said(given, message, how, tmp_path, monk
     served = SERVED if any(item.startswith("server") for item in given) else []
     settings = [*served, *given, "drafting.num_speculative_tokens=1,2"]
     assert message in refused(how, settings, tmp_path / "run", monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])
+def test_a_server_that_is_not_there_or_has_another_model_is_said(how, tmp_path, monkeypatch, capsys):
+    """Would catch cells that all fail, each with a record of it, and a report of these alone."""
+    served = ["backend=server", "server=plain", "drafter=none", "server.url=http://127.0.0.1:1"]
+    line = refused(how, served, tmp_path / "none", monkeypatch, capsys)
+    assert "server.url: expected a server at http://127.0.0.1:1, found none that lists models (" in line
+    with ScriptedServer() as server:
+        given = [*served[:3], f"server.url={server.url}", "server.model=other"]
+        line = refused(how, given, tmp_path / "other", monkeypatch, capsys)
+    assert line.startswith(f"error: server.model: expected one that the server at {server.url} lists (")
+    assert line.endswith("), found other")
 
 
 @pytest.mark.parametrize(("found", "kind", "changes"), OTHERS)

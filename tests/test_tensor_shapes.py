@@ -27,6 +27,8 @@ HEADS = {
     "eagle with a bias": lambda target: EagleHead(EagleConfig.for_target(target, bias=True), target),
     "eagle with an embedding": lambda target: EagleHead(EagleConfig.for_target(target), target, own_embedding=True),
     "eagle3": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9), target),
+    "eagle3 with norms": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, fc_norm=True), target),
+    "eagle3 with a norm": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, norm_before_fc=True), target),
     "eagle3 of two states": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, aux_layers=(1, 4)), target),
     "peagle": lambda target: PEagleHead(
         PEagleConfig.for_target(target, 9, mask_token_id=1, num_hidden_layers=2), target
@@ -35,6 +37,8 @@ HEADS = {
         DFlashConfig.for_target(target, aux_layers=(1, 4), block_size=4, mask_token_id=1, num_hidden_layers=2), target
     ),
 }
+
+NUM_JOINED = {"eagle3 of two states": 2, "dflash": 2} | {name: 1 for name in HEADS if name.split()[0] == "eagle"}
 
 
 def found_in(folder):
@@ -64,7 +68,7 @@ def test_a_head_has_the_tensors_that_its_config_asks_for(name, tmp_path):
     save_head(HEADS[name](random_target()), tmp_path)
     fields, tensors = found_in(tmp_path)
     shapes = {name: tensor.shape for name, tensor in tensors.items() if name not in ("d2t", "t2d", "mask_hidden")}
-    expected = head_shapes(name.split()[0], fields, tensors)
+    expected = head_shapes(name.split()[0], fields, tensors, NUM_JOINED.get(name, 3))
     assert expected == {name: shape for name, shape in shapes.items() if name in expected}
     assert shapes.keys() - expected.keys() <= {"embed_tokens.weight"} and len(expected) > 8
 

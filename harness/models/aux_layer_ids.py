@@ -69,7 +69,7 @@ def aux_layers_of(
     """
     stated = _stated(kind, fields)
     if given is not None:
-        layers = _checked(kind, tuple(given), num_layers)
+        layers = checked_layers(kind, tuple(given), num_layers)
         others = [item for item in stated if item.layers != layers]
         told = f"drafter.aux_layers={list(layers)} counts, and not {{}} of its file"
         return AuxLayers(layers, tuple(told.format(f"{item.place} {list(item.ids)}") for item in others))
@@ -80,15 +80,16 @@ def aux_layers_of(
             f"those whose entering states count by drafter.aux_layers"
         )
     if stated:
-        return AuxLayers(_checked(kind, stated[0].layers, num_layers), _doubt(stated[0], num_layers))
-    layers = _checked(kind, _default(kind, fields, num_layers), num_layers)
+        return AuxLayers(checked_layers(kind, stated[0].layers, num_layers), _doubt(stated[0], num_layers))
+    layers = checked_layers(kind, _default(kind, fields, num_layers), num_layers)
     return AuxLayers(
         layers,
         (f"its file names no auxiliary layers, and {list(layers)} are taken, which are usual; see drafter.aux_layers",),
     )
 
 
-def _checked(kind: str, layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+def checked_layers(kind: str, layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
+    """The layers; raises ValueError where a target of so many has none of these, or one is named twice."""
     # of DFlash none takes the state after the last layer
     last = num_layers - (kind == "dflash")
     if len(set(layers)) != len(layers) or not all(0 <= index <= last for index in layers):

@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.models.checkpoint import CheckpointError, no_tensor, other_shape, read_json, stored_tensors
+from harness.models.checkpoint import CheckpointError, named, no_tensor, other_shape, read_json, stored_tensors
 from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
-from harness.models.model_types import MODEL_TYPES
+from harness.models.described_target import target_sizes_here
+from harness.models.head_fits import check_head_fields
+from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length
 from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
+from harness.models.tokenizer import eos_token_ids
 from harness.models.tokenizer_files import check_tokenizer_files
 from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.settings.schema import SettingsError
@@ -60,7 +63,7 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         elif drafter.kind is DrafterKind.draft_model:
             _check_language_model(folder, weights)
         else:
-            _check_head(folder, drafter.kind.value, weights)
+            _check_head(folder, drafter, target, weights)
         check_tokenizer_files(folder, is_needed=False)
     except CheckpointError as error:
         raise SettingsError(f"{'drafter' if in_target else 'drafter.path'}: {error}") from error
@@ -96,17 +99,24 @@ def _check_language_model(folder: Path, weights: Weights) -> None:
             "model that this version runs"
         )
     _check_sizes(folder, fields)
+    eos_token_ids(None, None, folder)
     tensors = _tensors(folder, weights)
     _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
     _check_shapes(folder, model_shapes(fields), tensors)
 
 
-def _check_head(folder: Path, kind: str, weights: Weights) -> None:
-    """Raise CheckpointError for anything but a draft head of a kind."""
-    fields, tensors = _fields(folder), _tensors(folder, weights)
+def _check_head(folder: Path, drafter: DrafterConfig, target: TargetConfig, weights: Weights) -> None:
+    """Raise CheckpointError for anything but a draft head of a kind for a target."""
+    fields, tensors, kind = _fields(folder), _tensors(folder, weights), drafter.kind.value
     _check_kind(folder, kind, fields, tensors)
     _check_sizes(folder, fields)
-    _check_shapes(folder, head_shapes(kind, fields, tensors), tensors)
+    sizes = target_sizes_here(target)
+    if sizes is None:
+        # of a target on the Hub; its loader compares them
+        return
+    with named(folder / CONFIG):
+        num_joined = check_head_fields(kind, fields, sizes, drafter.head_choices)
+    _check_shapes(folder, head_shapes(kind, fields, tensors, num_joined), tensors)
 
 
 def _check_sizes(folder: Path, fields: Mapping[str, Any]) -> None:
@@ -115,6 +125,10 @@ def _check_sizes(folder: Path, fields: Mapping[str, Any]) -> None:
     wrong = wrong_size(fields) or (wrong_size(nested) if isinstance(nested, Mapping) else None)
     if wrong is not None:
         raise CheckpointError(f"{folder / CONFIG}: {wrong}")
+    for rope in (fields.get("rope_parameters"), fields.get("rope_scaling")):
+        rope_type = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
+        if rope_type in LENGTH_DEPENDENT_ROPE:
+            raise CheckpointError(f"{folder / CONFIG}: {of_length(rope_type)}")
 
 
 def _check_shapes(folder: Path, expected: Mapping[str, Sequence[int]], tensors: Mapping[str, StoredTensor]) -> None:

@@ -15,13 +15,14 @@ from transformers import AutoConfig, Glm4MoeLiteConfig, PreTrainedConfig
 
 from harness.models import llama_layers
 from harness.models.attention import SLOTS, slots_attention
-from harness.models.checkpoint import configured_by
+from harness.models.checkpoint import configured_by, named
 from harness.models.experts import SLOTS_EXPERTS, slots_experts
 from harness.models.fused.row_groups import GroupedRows
 from harness.models.fused.tree_rows import TreeRows
+from harness.models.head_fits import check_layer_type
 from harness.models.latent_attention import LatentAttention
 from harness.models.llama_config import LlamaConfig
-from harness.models.model_types import HEAD_LAYERS, MODEL_TYPES
+from harness.models.model_types import HEAD_LAYERS, LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length
 
 
 class View(Protocol):
@@ -95,9 +96,6 @@ _SOURCES = {
 LAYER_NAMES = {model_type: f"{prefix}DecoderLayer" for model_type, prefix in MODEL_TYPES.items()}
 """Of the classes of layers that run, by model type."""
 
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
-
 WRITTEN_FIELDS = (
     "model_type",
     "vocab_size",
@@ -130,10 +128,7 @@ def layer_types(config: PreTrainedConfig, source: object) -> LayerTypes:
         )
     rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope_type in LENGTH_DEPENDENT_ROPE:
-        raise ValueError(
-            f"{source}: expected RoPE that depends on the position alone, found rope_type {rope_type!r}, whose angles "
-            f"change with the longest sequence of a batch"
-        )
+        raise ValueError(f"{source}: {of_length(rope_type)}")
     check_dense_layers(config, source)
     patterns = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if patterns:
@@ -150,11 +145,8 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
     if not isinstance(data, dict):
         raise ValueError(f"{source}: expected the sizes of its layers as an object, found {data!r}")
     model_type = data.get("model_type") or LlamaConfig.model_type
-    if model_type not in HEAD_LAYERS:
-        raise ValueError(
-            f"{source}: expected layers of model_type {' or '.join(HEAD_LAYERS)}, found {model_type!r}, "
-            f"which this version does not run"
-        )
+    with named(source):
+        check_layer_type(data)
     fields = {key: value for key, value in data.items() if key not in ("model_type", "architectures", "auto_map")}
     with configured_by(source):
         config = config_class(model_type).from_dict(fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.models.described import described_target
 from harness.models.token_ids import TOKENIZER, has_tokenizer
@@ -23,6 +23,24 @@ class DescribedTarget:
     num_positions: int
     vocab_size: int
     eos_token_ids: frozenset[int]
+
+
+class SizesHere(NamedTuple):
+    """What a draft head depends on of its target."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+
+
+def target_sizes_here(target: TargetConfig) -> SizesHere | None:
+    """The sizes in a target's files; None where they are not on this machine."""
+    described = described_target(target)
+    fields = {} if described is None else described.fields
+    sizes = [fields.get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")]
+    found = [size for size in sizes if type(size) is int]
+    return SizesHere(target.name, *found) if len(found) == len(sizes) else None
 
 
 def tokenizer_folder_here(target: TargetConfig) -> Path | None:

@@ -8,12 +8,13 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedConfig
 
 from harness.models.assumptions import assumed_of_head
-from harness.models.aux_layer_ids import aux_layers_of
+from harness.models.aux_layer_ids import aux_layers_of, checked_layers
 from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
 from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.dflash_anchor import anchor_of
 from harness.models.eagle3_config import check_kind, stated_draft_vocab_size, stated_verifier
+from harness.models.head_fits import check_mask_token
 from harness.models.target import TargetModel
 from harness.settings.models import AS_FILED, Anchor, HeadChoices
 
@@ -136,22 +137,13 @@ class DFlashConfig:
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the context, the mask or the embedding cannot come from this target."""
-        ids, num_layers = self.aux_layers, target.num_layers
-        if not ids or len(set(ids)) != len(ids) or not all(0 <= index < num_layers for index in ids):
-            raise ValueError(
-                f"DFlash head: expected different layers from 0 to {num_layers - 1}, those of target {target.name}, "
-                f"whose entering states make the context, found {list(ids)}"
-            )
+        checked_layers(self.kind, self.aux_layers, target.num_layers)
         if self.layer.hidden_size != target.hidden_size:
             raise ValueError(
                 f"DFlash head: expected hidden_size {target.hidden_size}, that of target {target.name}, found "
                 f"{self.layer.hidden_size}; the head was made for another target"
             )
-        if not 0 <= self.mask_token_id < target.vocab_size:
-            raise ValueError(
-                f"DFlash head: expected mask_token_id from 0 to {target.vocab_size - 1}, a token of target "
-                f"{target.name}, found {self.mask_token_id}; the head was made for another target"
-            )
+        check_mask_token(self.kind, self.mask_token_id, target)
         if self.block_size < 2:
             raise ValueError(f"DFlash head: expected block_size 2 or more, found {self.block_size}")
 

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Self
 from transformers import PreTrainedConfig
 
 from harness.models.assumptions import assumed_of_head
-from harness.models.aux_layer_ids import DEEPSPEC, aux_layers_of, default_aux_layers
+from harness.models.aux_layer_ids import DEEPSPEC, aux_layers_of, checked_layers, default_aux_layers
 from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
+from harness.models.head_fits import check_width
 from harness.models.target import TargetModel
 from harness.settings.models import AS_FILED, HeadChoices
 
@@ -82,17 +83,8 @@ class Eagle3Config:
 
     def check_target(self, target: TargetModel) -> None:
         """Raise ValueError when the auxiliary states cannot come from this target."""
-        ids, num_layers = self.aux_layers, target.num_layers
-        if len(set(ids)) != len(ids) or not all(0 <= index <= num_layers for index in ids):
-            raise ValueError(
-                f"EAGLE-3 head: expected different auxiliary layers between 0 and {num_layers}, the layers of target "
-                f"{target.name}, found {list(ids)}"
-            )
-        if self.target_hidden_size != target.hidden_size:
-            raise ValueError(
-                f"EAGLE-3 head: expected target_hidden_size {target.hidden_size}, that of target {target.name}, "
-                f"found {self.target_hidden_size}; the head was made for another target"
-            )
+        checked_layers(self.kind, self.aux_layers, target.num_layers)
+        check_width(self.kind, self.target_hidden_size, target)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json in the speculators layout."""

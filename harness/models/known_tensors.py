@@ -111,18 +111,16 @@ def mtp_tensors(names: Collection[str], index: int, fields: Fields) -> Tensors:
     return _sorted_out(own, is_read, ("any",))
 
 
+_MOST_JOINED = 99
+"""States that a head may join, each with a norm; how many it does is known with its target."""
+
+
 def head_tensors(kind: str, names: Collection[str], fields: Fields) -> Tensors:
     """Of a draft head of a kind with these fields in its config.json."""
     layer = fields.get("transformer_layer_config")
     layer = layer if isinstance(layer, Mapping) else fields
-    shapes = {} if wrong_size(layer) else head_shapes(kind, fields, names)
+    shapes = {} if wrong_size(layer) else head_shapes(kind, fields, names, _MOST_JOINED)
     read = {*shapes, *(_HEAD_OR_SHARED if kind != "eagle" else _HEAD_OR_SHARED[:1])}
-    nested = fields.get("eagle_config")
-    if fields.get("norm_before_fc", nested.get("norm_before_fc") if isinstance(nested, Mapping) else False):
-        read.add("input_norm.weight")
-    if fields.get("fc_norm") and shapes:
-        width = fields.get("target_hidden_size") or layer["hidden_size"]
-        read |= {f"fc_norm.{index}.weight" for index in range(shapes["fc.weight"][1] // width)}
     if kind == "peagle":
         read.add("mask_hidden")
     kinds = ("any", "speculators", "eagle") if kind == "eagle" else ("any", "speculators")

@@ -6,3 +6,13 @@ DENSE_TYPES = ("llama", "qwen3")
 """Types whose layers have neither experts nor latent attention."""
 HEAD_LAYERS = DENSE_TYPES
 """Types of layer that EAGLE and EAGLE-3 heads are made of; an MTP layer is of its target's type."""
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
+
+
+def of_length(rope_type: str) -> str:
+    """What to say about such a type in a configuration."""
+    return (
+        f"expected RoPE that depends on the position alone, found rope_type {rope_type!r}, whose angles change with "
+        "the longest sequence of a batch"
+    )

@@ -23,15 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from harness.models.accounting import OF_DRAFTER, Accepted
-from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder
+from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder, named
 from harness.models.cost import ModelCost
 from harness.models.eagle3 import Eagle3Head, read_head
 from harness.models.eagle3_config import Eagle3Config, check_kind, eagle3_fields
+from harness.models.head_fits import MASK_TOKEN_FIELDS, check_mask_token, stated_mask_token
 from harness.models.target import TargetModel, TargetOutput
 from harness.settings.models import AS_FILED, HeadChoices
 
-MASK_TOKEN_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
-"""Names of the mask token's id: of speculators, and of vLLM."""
 MASK_HIDDEN = "mask_hidden"
 
 
@@ -53,40 +52,21 @@ class PEagleConfig(Eagle3Config):
     ) -> Self:
         """Read either layout. An absent norm_before_residual is false for all readers of this kind."""
         check_kind(data, cls.kind, source)
-        if data.get("parallel_drafting") is False:
-            raise ValueError(
-                f"{source}: expected a head for parallel drafting, found parallel_drafting false; run it with "
-                f"drafter=eagle3"
-            )
+        with named(source):
+            mask_token_id = stated_mask_token(data)
         own = {*MASK_TOKEN_FIELDS, "parallel_drafting"}
         others = {name: value for name, value in data.items() if name not in own}
         fields = eagle3_fields(cls.kind, others, target, source, choices, is_stack=True)
-        return cls(**fields, mask_token_id=_mask_token_id(data, source))
+        return cls(**fields, mask_token_id=mask_token_id)
 
     def check_target(self, target: TargetModel) -> None:
         """The same, and for a mask token that its embedding does not have."""
         super().check_target(target)
-        if not 0 <= self.mask_token_id < target.vocab_size:
-            raise ValueError(
-                f"P-EAGLE head: expected mask_token_id from 0 to {target.vocab_size - 1}, a token of target "
-                f"{target.name}, found {self.mask_token_id}; the head was made for another target"
-            )
+        check_mask_token(self.kind, self.mask_token_id, target)
 
     def to_dict(self) -> dict[str, Any]:
         own = {"architectures": ["PEagleSpeculator"], "mask_token_id": self.mask_token_id}
         return super().to_dict() | own
-
-
-def _mask_token_id(data: dict[str, Any], source: object) -> int:
-    stated = {name: data[name] for name in MASK_TOKEN_FIELDS if data.get(name) is not None}
-    ids = set(map(str, stated.values()))
-    if len(ids) != 1 or not all(type(value) is int for value in stated.values()):
-        found = ", ".join(f"{name} {value!r}" for name, value in stated.items()) or "none"
-        raise ValueError(
-            f"{source}: expected the mask token as one number in {', '.join(MASK_TOKEN_FIELDS[:-1])} or "
-            f"{MASK_TOKEN_FIELDS[-1]}, found {found}; a head without one is no P-EAGLE head"
-        )
-    return next(iter(stated.values()))
 
 
 class PEagleHead(Eagle3Head):
@@ -104,8 +84,8 @@ class PEagleHead(Eagle3Head):
     def cost(self) -> ModelCost:
         """Without `mask_hidden`, whose features are computed once."""
         of_passes = super().cost
-        named = [(name, item) for name, item in of_passes.named_parameters if name != MASK_HIDDEN]
-        return replace(of_passes, named_parameters=named)
+        own = [(name, item) for name, item in of_passes.named_parameters if name != MASK_HIDDEN]
+        return replace(of_passes, named_parameters=own)
 
     def mask_features(self) -> Tensor:
         """[1, 1, H] the features of every masked pair."""

@@ -30,11 +30,16 @@ class _Sizes(NamedTuple):
 
 
 def wrong_size(fields: Fields) -> str | None:
-    """A size that is no whole number of 1 or more, in words; None where all are, or are left out."""
+    """A size that is no whole number of 1 or more, or a constant that is no positive number, in words; None where all
+    are, or are left out."""
     for name in (*_NEEDED, "num_key_value_heads", "head_dim", "max_position_embeddings"):
         value = fields.get(name)
         if value is not None and (type(value) is not int or value < 1):
             return f"expected {name} as a whole number of 1 or more, found {value!r}"
+    for name in ("rms_norm_eps", "rope_theta"):
+        value = fields.get(name)
+        if value is not None and (type(value) not in (int, float) or value <= 0):
+            return f"expected {name} as a number above 0, found {value!r}"
     heads, groups = fields.get("num_attention_heads"), fields.get("num_key_value_heads")
     if heads is not None and groups is not None and heads % groups:
         return f"expected num_attention_heads as a multiple of num_key_value_heads {groups}, found {heads}"
@@ -64,25 +69,27 @@ def mtp_shapes(fields: Fields) -> Shapes:
     return {**found, f"{prefix}eh_proj.weight": (hidden, 2 * hidden), **dict(_layer(fields, sizes, prefix))}
 
 
-def head_shapes(kind: str, fields: Fields, tensors: Collection[str]) -> Shapes:
+def head_shapes(kind: str, fields: Fields, tensors: Collection[str], num_joined: int) -> Shapes:
     """Of a draft head of a kind; none as of `model_shapes`.
 
     Args:
         kind: eagle, eagle3, peagle or dflash.
         fields: of its config.json.
         tensors: names of those that it has; some it may share with its target, or leave out.
+        num_joined: states of the target that it joins.
     """
     nested = fields.get("transformer_layer_config")
     layer = dict(nested) if isinstance(nested, Mapping) else {"model_type": "llama", **fields}
     if kind == "dflash":
         # whatever its file calls them
         layer["model_type"] = "qwen3"
-    sizes, num_aux = _sizes(layer), _num_aux_layers(kind, fields)
-    if sizes is None or num_aux is None:
+    sizes = _sizes(layer)
+    if sizes is None:
         return {}
     hidden, joins = sizes.hidden, kind in ("eagle3", "peagle")
-    joined = num_aux * ((fields.get("target_hidden_size") if joins else None) or hidden)
-    found: Shapes = {"fc.weight": (hidden, joined)}
+    width = (fields.get("target_hidden_size") if joins else None) or hidden
+    # EAGLE joins the token's embedding too
+    found: Shapes = {"fc.weight": (hidden, (num_joined + (kind == "eagle")) * width)}
     first = "midlayer." if any(name.startswith("midlayer.") for name in tensors) else "layers.0."
     for index in range(sizes.num_layers):
         prefix = first if index == 0 else f"layers.{index}."
@@ -94,33 +101,23 @@ def head_shapes(kind: str, fields: Fields, tensors: Collection[str]) -> Shapes:
         found["norm.weight"] = (hidden,)
     if joins:
         found[f"{first}hidden_norm.weight"] = (hidden,)
+        own = fields.get("eagle_config")
+        nested = own if isinstance(own, Mapping) else {}
+        if fields.get("norm_before_fc", nested.get("norm_before_fc")):
+            found["input_norm.weight"] = (num_joined * width,)
+        if fields.get("fc_norm"):
+            found |= {f"fc_norm.{index}.weight": (width,) for index in range(num_joined)}
     if kind == "dflash":
         found["hidden_norm.weight"] = (hidden,)
-    own = {"embed_tokens.weight": (sizes.vocab, hidden)}
-    own["lm_head.weight"] = (fields.get("draft_vocab_size") or sizes.vocab, hidden)
-    return found | {name: shape for name, shape in own.items() if name in tensors and kind != "eagle"}
+    if kind != "eagle" and "lm_head.weight" in tensors:
+        found["lm_head.weight"] = (fields.get("draft_vocab_size") or sizes.vocab, hidden)
+    return found
 
 
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "num_hidden_layers")
 _OF_QWEN3 = {name: DEFAULTS["qwen3"][name].value for name in ("num_key_value_heads", "head_dim")}
 """What its configuration takes for sizes that a file leaves out; a Llama has as many groups as heads, which share the
 hidden size."""
-
-
-def _num_aux_layers(kind: str, fields: Fields) -> int | None:
-    """Layers of the target whose states a head joins; None where its file does not say."""
-    if kind == "eagle":
-        return 2
-    own = fields.get("dflash_config") if kind == "dflash" else fields.get("eagle_config")
-    own = own if isinstance(own, Mapping) else {}
-    names = ("aux_hidden_state_layer_ids", "target_layer_ids") if kind == "dflash" else _AUX_LAYER_IDS
-    stated = next((ids for name in names if (ids := fields.get(name) or own.get(name))), None)
-    if stated is None and kind != "dflash":
-        return 3
-    return len(stated) if isinstance(stated, list) else None
-
-
-_AUX_LAYER_IDS = ("eagle_aux_hidden_state_layer_ids",)
 
 
 def _sizes(fields: Fields) -> _Sizes | None:

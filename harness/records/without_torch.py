@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
 _TIMEOUT_S = 10
 
 
@@ -32,11 +33,12 @@ def device_here() -> DeviceHere | None:
     return DeviceHere("cuda", names.pop()) if len(names) == 1 else None
 
 
-def why_no_gpu(visible: str | None) -> str | None:
-    """Why torch finds no GPU here, in a few words; None where it may find one.
+def why_no_gpu(visible: str | None, index: int = 0) -> str | None:
+    """Why torch does not find a GPU here, in a few words; None where it may find it.
 
     Args:
         visible: what CUDA_VISIBLE_DEVICES is for the process that asks; None where it is not set.
+        index: of the GPU, among those that are visible.
     """
     try:
         build = version("torch")
@@ -46,7 +48,17 @@ def why_no_gpu(visible: str | None) -> str | None:
         return f"torch {build} is a build without them"
     if visible in ("", "-1"):
         return f"{VISIBLE} hides all"
-    return None if _may_have_gpu() else "this host has no driver of one"
+    if not _may_have_gpu():
+        return "this host has no driver of one"
+    most = _most_gpus(visible)
+    return None if most is None or index < most else f"there are {most} at most"
+
+
+def _most_gpus(visible: str | None) -> int | None:
+    """As many GPUs as there may be: the driver lists those that are hidden from a container too; None if not known."""
+    if visible is not None:
+        return len(visible.split(","))
+    return sum(1 for _ in _NVIDIA.iterdir()) if _NVIDIA.is_dir() else None
 
 
 def _may_have_gpu() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from harness.backends.server.program import check_program
+from harness.backends.server.check_server import check_server
 from harness.compose.run_plan import RunPlan
 from harness.records.without_torch import VISIBLE, why_no_gpu
 from harness.settings.cell import CellConfig
@@ -47,7 +47,7 @@ def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:
     found: dict[str, SettingsError | None] = {}
     for cell in plan.cells:
         if cell.is_served:
-            key = repr((cell.server.command, cell.server.url, cell.server.environment))
+            key = repr((cell.server.command, cell.server.url, cell.server.model, cell.server.environment))
         elif cell.backend.kind == "local":
             key = cell.backend.device
         else:
@@ -62,15 +62,16 @@ def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:
 def _lack(plan: RunPlan, cell: CellConfig) -> SettingsError | None:
     if cell.is_served:
         try:
-            check_program(cell.server)
+            check_server(cell.server)
         except SettingsError as error:
             return error
         return None
-    if not cell.backend.device.startswith("cuda"):
+    name, _, index = cell.backend.device.partition(":")
+    if name != "cuda":
         return None
     # --devices says it anew for each worker
-    visible = os.environ.get(VISIBLE) if plan.workers.devices == (None,) else None
-    reason = why_no_gpu(visible)
+    shown = plan.workers.devices[0]
+    reason = why_no_gpu(os.environ.get(VISIBLE) if shown is None else shown, int(index or 0))
     if reason is None:
         return None
     return SettingsError(

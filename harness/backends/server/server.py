@@ -15,7 +15,7 @@ from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record
-from harness.backends.server.get import NoAnswer, get_json, listed_models
+from harness.backends.server.get import NoAnswer, get_json, model_served
 from harness.backends.server.handed_over import HandedOver
 from harness.backends.server.launch_of_cell import launch_of_cell, sets_context
 from harness.backends.server.load_generator import LoadGenerator
@@ -170,17 +170,8 @@ class ServerBackend:
         """
         if url == self._url:
             return
-        try:
-            by_name = listed_models(url)
-        except ValueError as error:
-            raise ValueError(f"server.url: {error}") from error
-        name = self.cell.server.model or (next(iter(by_name)) if len(by_name) == 1 else None)
-        if name is None or (by_name and name not in by_name):
-            raise ValueError(
-                f"server.model: expected one that the server at {url} lists ({', '.join(by_name) or 'none'}), "
-                f"found {'null' if name is None else name}"
-            )
-        self.prompts.max_length = self.adapter.max_length(by_name.get(name, {}))
+        name, told = model_served(url, self.cell.server.model)
+        self.prompts.max_length = self.adapter.max_length(told)
         self._url, self._model = url, name
         version, info = None, {}
         with suppress(NoAnswer):

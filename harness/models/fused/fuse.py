@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.models.decoder_layer import LAYER_NAMES, LENGTH_DEPENDENT_ROPE, is_of
+from harness.models.decoder_layer import LAYER_NAMES, is_of
 from harness.models.fp8_linear import FP8, Fp8Linear
 from harness.models.fused.checks import DTYPES
 from harness.models.latent_attention import LatentAttention
+from harness.models.model_types import LENGTH_DEPENDENT_ROPE
 
 MAX_WIDTH = 256
 """Width of the largest heads that the kernels are compiled and checked for."""

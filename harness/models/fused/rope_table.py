@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.models.decoder_layer import LENGTH_DEPENDENT_ROPE
+from harness.models.model_types import LENGTH_DEPENDENT_ROPE, of_length
 
 
 @torch.no_grad()
@@ -30,10 +30,7 @@ def rope_table(rotary: Any, num_positions: int, device: torch.device | str) -> T
         ValueError: the angles follow the longest sequence seen and are no function of the position.
     """
     if rotary.rope_type in LENGTH_DEPENDENT_ROPE:
-        raise ValueError(
-            f"expected RoPE that depends on the position alone, found rope_type {rotary.rope_type!r}, whose angles "
-            f"change with the longest sequence of a batch; use the layer unfused"
-        )
+        raise ValueError(f"{of_length(rotary.rope_type)}; use the layer unfused")
     if torch.device(device).type == "meta":
         return torch.empty(num_positions, 2 * rotary.inv_freq.numel(), dtype=torch.float32, device=device)
     positions = torch.arange(num_positions, device=device)

@@ -1,4 +1,4 @@
-"""Whether the program that a server's command starts is on this machine, told without starting it."""
+"""Whether a server is there, or the program that starts it; told without starting it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import PurePath
 
+from harness.backends.server.get import TooSlow, model_served
 from harness.backends.server.interpreter import checked_python
 from harness.settings.schema import SettingsError
 from harness.settings.server import ServerConfig
@@ -16,17 +17,21 @@ _LIMIT_S = 4.0
 _IS_MODULE_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
-def check_program(server: ServerConfig) -> None:
-    """Look for what starts the server of a cell; nothing where a server runs already.
+def check_server(server: ServerConfig) -> None:
+    """Look for what starts the server of a cell, or ask the one that runs for its model; one that takes its time to
+    answer may be busy.
 
     A program that another one starts (`docker run ...`) is not looked for; the module of `python -m` is.
 
     Raises:
         SettingsError: the command cannot be split into arguments, the folder of server.environment has no interpreter,
-            or there is no such program, or no such module.
+            there is no such program, or no such module; or the server that runs does not answer, or has another model.
     """
     python = None if server.environment is None else checked_python(server.environment)
-    if server.url is not None or server.command is None:
+    if server.url is not None:
+        _check_answers(server.url, server.model)
+        return
+    if server.command is None:
         return
     try:
         words = shlex.split(server.command)
@@ -47,6 +52,15 @@ def check_program(server: ServerConfig) -> None:
         )
     if words[1:2] == ["-m"] and len(words) > 2 and PurePath(words[0]).name.startswith("python"):
         _check_module(words[0], words[2].partition(".")[0])
+
+
+def _check_answers(url: str, model: str | None) -> None:
+    """Raise SettingsError where no server at an address lists a model."""
+    try:
+        model_served(url, model, _LIMIT_S)
+    except ValueError as error:
+        if not isinstance(error.__cause__, TooSlow):
+            raise SettingsError(str(error)) from error
 
 
 def _check_module(python: str, package: str) -> None:

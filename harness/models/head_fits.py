@@ -1,0 +1,108 @@
+"""Whether what a draft head's file says fits its target; loaders and the check before a run ask the same. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from harness.models.aux_layer_ids import aux_layers_of
+from harness.models.model_types import HEAD_LAYERS
+from harness.settings.models import HeadChoices
+
+MASK_TOKEN_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
+"""Names of the mask token's id in files of P-EAGLE heads: of speculators, and of vLLM."""
+NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "peagle": "P-EAGLE", "dflash": "DFlash"}
+_ELSEWHERE = "the head was made for another target"
+
+
+class SizesOfTarget(Protocol):
+    """What a head depends on of its target."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarget, choices: HeadChoices) -> int:
+    """Look at the fields of a head's config.json that name parts of its target.
+
+    Args:
+        kind: eagle, eagle3, peagle or dflash.
+        fields: of the file.
+        target: of the run.
+        choices: what the user says in place of the file.
+
+    Returns:
+        How many states of the target the head joins.
+
+    Raises:
+        ValueError: one does not fit the target, or is none.
+    """
+    layer = fields.get("transformer_layer_config")
+    layer = layer if isinstance(layer, Mapping) else fields
+    check_layer_type(layer)
+    if kind == "eagle":
+        return 1
+    layers = aux_layers_of(kind, fields, target.num_layers, choices.aux_layers or None).layers
+    check_width(kind, fields.get("target_hidden_size") or layer.get("hidden_size") or target.hidden_size, target)
+    if kind == "peagle":
+        check_mask_token(kind, stated_mask_token(fields), target)
+    if kind == "dflash":
+        nested = fields.get("dflash_config")
+        token = (nested if isinstance(nested, Mapping) else fields).get("mask_token_id")
+        if type(token) is int:
+            check_mask_token(kind, token, target)
+    return len(layers)
+
+
+def check_layer_type(fields: Mapping[str, Any]) -> None:
+    """Raise ValueError where a head's layers are of a type that does not run; without one they are those of a Llama."""
+    model_type = fields.get("model_type") or HEAD_LAYERS[0]
+    if model_type not in HEAD_LAYERS:
+        raise ValueError(
+            f"expected layers of model_type {' or '.join(HEAD_LAYERS)}, found {model_type!r}, which this version does "
+            "not run"
+        )
+
+
+def check_width(kind: str, width: object, target: SizesOfTarget) -> None:
+    """Raise ValueError where a head joins states of another width than a target's."""
+    if width != target.hidden_size:
+        raise ValueError(
+            f"{NAMES[kind]} head: expected target_hidden_size {target.hidden_size}, that of target {target.name}, "
+            f"found {width!r}; {_ELSEWHERE}"
+        )
+
+
+def check_mask_token(kind: str, token: int, target: SizesOfTarget) -> None:
+    """Raise ValueError where a target has no such token, whose embedding stands for tokens that are not known yet."""
+    if not 0 <= token < target.vocab_size:
+        raise ValueError(
+            f"{NAMES[kind]} head: expected mask_token_id from 0 to {target.vocab_size - 1}, a token of target "
+            f"{target.name}, found {token}; {_ELSEWHERE}"
+        )
+
+
+def stated_mask_token(fields: Mapping[str, Any]) -> int:
+    """The mask token in the file of a P-EAGLE head. Raises ValueError where it names none, or is of another kind."""
+    if fields.get("parallel_drafting") is False:
+        raise ValueError(
+            "expected a head for parallel drafting, found parallel_drafting false; run it with drafter=eagle3"
+        )
+    stated = {name: fields[name] for name in MASK_TOKEN_FIELDS if fields.get(name) is not None}
+    ids = set(map(str, stated.values()))
+    if len(ids) != 1 or not all(type(value) is int for value in stated.values()):
+        found = ", ".join(f"{name} {value!r}" for name, value in stated.items()) or "none"
+        raise ValueError(
+            f"expected the mask token as one number in {', '.join(MASK_TOKEN_FIELDS[:-1])} or {MASK_TOKEN_FIELDS[-1]}, "
+            f"found {found}; a head without one is no P-EAGLE head"
+        )
+    return int(next(iter(stated.values())))
