@@ -11,6 +11,7 @@ from harness.records.checkpoint import Checkpoint, read_checkpoint
 from harness.records.files import UnwritableError, read_cell, write_cell
 from tests.killed_runs import killed
 from tests.resumed_runs import NUM_PROMPTS, differences, run
+from tests.test_unreadable import a_folder
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +79,12 @@ def test_a_checkpoint_that_is_cut_during_the_run_ends_it_and_the_next_run_is_who
     assert not differences(undisturbed, tmp_path)
 
 
-def test_a_record_that_was_edited_is_set_aside(tmp_path, undisturbed):
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"), a_folder])
+def test_a_record_that_was_edited_is_set_aside(damage, tmp_path, undisturbed):
+    """Or that is a folder now. Would catch a run that ends where it cannot write its record."""
     run(tmp_path)
     path = sorted((tmp_path / "cells").iterdir())[0]
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    damage(path)
     told, _ = run(tmp_path)
     assert told.num_requests == NUM_PROMPTS and any(str(path) in note for note in told.notes)
     assert not differences(undisturbed, tmp_path) and path.with_name(path.name + ".damaged").exists()
