@@ -1,14 +1,19 @@
 """Prompts from a Hugging Face data set, read from a local folder."""
 
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub.constants
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 
 from harness.compose.compose import compose_plan
 from harness.settings.workload import WorkloadConfig
 from harness.workload.conversations import load_prompts
 from harness.workload.hub_dataset import PLACEHOLDER
+from harness.workload.hub_lookup import not_on_hub
 from harness.workload.prompt import Prompt
 from tests.own_process import output_of
 
@@ -229,3 +234,52 @@ def test_a_public_set_that_is_not_there_says_how_to_get_it(hub, name):
     with pytest.raises(ValueError, match=r"get it with `hf download --repo-type dataset \w+/[\w-]+`") as caught:
         load_prompts(workload_of(f"workload={name}"), seed=0)
     assert "\n" not in str(caught.value)
+
+
+def answer(status):
+    """What the Hub's interface raises for an answer."""
+    response = SimpleNamespace(status_code=status, headers={}, request=None)
+    return HfHubHTTPError(f"{status} for url\nsecond line", response=response)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(404, "404 for url"), (401, "401 for url"), (429, None), (503, None)],
+)
+def test_an_answer_of_the_hub_decides_unless_it_asks_for_patience(status, expected, monkeypatch):
+    """Would catch a data set that is refused because the Hub is busy, and a retry for one that is not there."""
+
+    def refuse(*_, **__):
+        raise answer(status)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    assert not_on_hub("owner/data", is_dataset=True) == expected
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
+    """Would catch a minute of retries where packets are dropped, and a host whose name is not found."""
+    never = threading.Event()
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: never.wait())
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
+    try:
+        assert not_on_hub("owner/model") == "no answer from the Hub within 0.01 s (HF_HUB_ETAG_TIMEOUT waits longer)"
+    finally:
+        never.set()
+
+
+def test_what_the_caches_have_is_taken_where_the_hub_cannot_be_reached(hub, monkeypatch):
+    """Would catch a run on a host without a network that has what it needs, and one that retries before it takes it."""
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    asked = []
+
+    def refuse(*given, **_):
+        asked.append(given)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    put(hub, "nvidia/SPEED-Bench", {"README.md": CARD, "qualitative/test.jsonl": SPEED_BENCH_ROWS})
+    put(hub, "RedHatAI/speculator_benchmarks", {"qa.jsonl": [{"prompt": "Who?"}]})
+    assert len(load_prompts(workload_of("workload=speed_bench"), seed=0)) == 3
+    assert len(load_prompts(workload_of("workload=speculator_benchmarks"), seed=0)) == 1
+    assert len(asked) == 2 and not huggingface_hub.constants.HF_HUB_OFFLINE

@@ -7,6 +7,7 @@ which takes about a second, is read only where something depends on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.backends.local.requests import CellRequests, sampling_of
@@ -36,7 +37,7 @@ def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
     """
     for group in groups:
         workload = group.cells[0].workload
-        if workload.dataset is not None and not downloads:
+        if workload.dataset is not None and not downloads and not Path(workload.dataset).is_dir():
             check_there(workload.dataset)
             continue
         # a prompt is looked at once, however often it is played

@@ -7,6 +7,8 @@ layouts of prompt files nor the order in which prompts are run.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -124,31 +126,43 @@ def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
         raise SettingsError(f"{place}: {error}") from error
 
 
-def check_there(dataset: str) -> None:
-    """Raise SettingsError where a data set is neither a folder nor cached, and the Hub does not have it; downloads
-    nothing."""
-    if Path(dataset).is_dir() or _cached(dataset) is not None:
-        return
-    reason = not_on_hub(dataset, is_dataset=True)
-    if reason is not None and not _is_prepared(dataset):
-        raise SettingsError(_not_there(dataset, reason))
+def check_there(dataset: str) -> str | None:
+    """Look for a data set in folders, caches and on the Hub; downloads nothing.
+
+    Returns:
+        Why a data set that a cache may have cannot be had from the Hub; None where it can, or is a folder.
+
+    Raises:
+        SettingsError: it is nowhere.
+    """
+    reason = None if Path(dataset).is_dir() else not_on_hub(dataset, is_dataset=True)
+    if reason is not None and _cached(dataset) is None and not _may_be_prepared(dataset):
+        raise SettingsError(
+            f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
+            f"{reason}{_advice(dataset)}"
+        )
+    return reason
 
 
-def _is_prepared(dataset: str) -> bool:
-    """Whether the cache of `datasets`, which is not the Hub's, has a data set."""
-    from datasets import config
-    from datasets.naming import camelcase_to_snakecase
+def _may_be_prepared(dataset: str) -> bool:
+    """Whether the cache of `datasets`, which is not the Hub's, has a data set by that name; told without importing it,
+    which takes seconds."""
+    from huggingface_hub import constants
 
-    owner, _, name = dataset.rpartition("/")
-    folder = Path(config.HF_DATASETS_CACHE) / "___".join(filter(None, (owner, camelcase_to_snakecase(name))))
-    return any(folder.expanduser().glob("*/*/*"))
+    loaded = sys.modules.get("datasets.config")
+    given = os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
+    cache = Path(loaded.HF_DATASETS_CACHE if loaded is not None else given).expanduser()
+    # it writes names in another case
+    wanted = dataset.replace("/", "").replace("_", "").lower()
+    folders = cache.iterdir() if cache.is_dir() else ()
+    return any(path.name.replace("_", "").lower() == wanted for path in folders)
 
 
 def _load(dataset: str, subset: str | None, split: str) -> Any:
+    unreachable = check_there(dataset)
     import datasets
 
     known = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
-    unreachable = None if Path(dataset).is_dir() else not_on_hub(dataset, is_dataset=True)
     try:
         with nullcontext() if unreachable is None else offline():
             return datasets.load_dataset(dataset, subset, split=split)
@@ -160,8 +174,6 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
                 return datasets.load_dataset(str(folder), subset, split=split)
             except known:
                 pass
-        if unreachable is not None:
-            raise SettingsError(_not_there(dataset, unreachable)) from error
         reason = str(error).strip().split("\n")[0]
         raise SettingsError(
             f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, "
@@ -169,24 +181,23 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
         ) from error
 
 
-def _not_there(dataset: str, reason: str) -> str:
-    return (
-        f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
-        f"{reason}{_advice(dataset)}"
-    )
-
-
 def _snapshot(dataset: str, files: str) -> Path:
     """The folder of some files of a data set on the hub: downloaded, or as the local Hub cache has it."""
     from huggingface_hub import snapshot_download
 
-    unreachable = not_on_hub(dataset, is_dataset=True)
+    unreachable = check_there(dataset)
     try:
-        with nullcontext() if unreachable is None else offline():
-            return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=files))
+        return Path(
+            snapshot_download(
+                dataset, repo_type="dataset", allow_patterns=files, local_files_only=unreachable is not None
+            )
+        )
     except (OSError, ValueError, RuntimeError) as error:
-        reason = unreachable or f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        raise SettingsError(_not_there(dataset, reason)) from error
+        reason = str(error).strip().split("\n")[0]
+        raise SettingsError(
+            f"workload.dataset: expected a data set on the hub or in its local cache, found for {dataset!r}: "
+            f"{type(error).__name__}: {reason}{_advice(dataset)}"
+        ) from error
 
 
 def _cached(dataset: str) -> Path | None:
