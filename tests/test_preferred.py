@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from harness.compose.compose import compose_plan
+from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes
 from harness.report.cell_names import drafter_name
 from harness.settings.models import checkpoint_name
 from harness.settings.schema import SettingsError
@@ -46,7 +47,8 @@ def put(cache, name, *files):
     (repository / "refs" / "main").write_text(COMMIT)
     for file in files or ("config.json", "model.safetensors", *(() if is_head else ("tokenizer.json",))):
         if file.endswith(".safetensors"):
-            save_file({"fc.weight" if is_head else "model.layers.1.enorm.weight": torch.zeros(1)}, folder / file)
+            shapes = head_shapes("eagle", HEAD, (), 1) if is_head else model_shapes(MODEL) | mtp_shapes(MODEL)
+            save_file({name: torch.zeros(shape) for name, shape in shapes.items()}, folder / file)
         else:
             config = json.dumps(HEAD if is_head else MODEL)
             (folder / file).write_text({"config.json": config, "tokenizer.json": TOKENIZER}.get(file, ""))

@@ -60,6 +60,13 @@ CHECKPOINTS = {
         lambda at: target(without(model(at), "tokenizer.json")),
         "target.path: {at}/target: expected a tokenizer (tokenizer.json or tokenizer.model or vocab.json), found none",
     ),
+    "served target without tokenizer": (
+        lambda at: [
+            *target(without(model(at), "tokenizer.json")),
+            *("backend=server", "server=vllm", "verification=greedy", "decoding.temperature=0"),
+        ],
+        "target.path: {at}/target: expected a tokenizer (tokenizer.json or tokenizer.model or vocab.json), found none",
+    ),
     "target with a broken tokenizer": (
         lambda at: target(written(model(at) / "tokenizer.json", '{"model": {"type": "BPE"}}')),
         "target.path: {at}/target/tokenizer.json: expected a tokenizer, found Exception: ",

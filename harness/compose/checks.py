@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from harness.compose.overrides import Given
 from harness.constraint.grammar_text import check_given_grammar
 from harness.constraint.registry import check_parser
-from harness.models.check_files import check_target_files
+from harness.models.check_files import check_served_tokenizer, check_target_files
 from harness.models.check_model_configs import check_model_configs
 from harness.models.checkpoint import CheckpointError
 from harness.models.gguf import check_tokenizer, gguf_in, is_gguf, read_header
@@ -39,7 +39,7 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
         SettingsError: with the first that is found.
     """
     _check_paths(cells)
-    _check_gguf(cells)
+    _check_served_files(cells)
     _check_target_names(cells)
     _check_effect(given, cells)
     _check_objects(cells)
@@ -77,7 +77,7 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
 
 
 def _check_model_path(key: str, model: str | None) -> None:
-    """What may be a Hugging Face id is left to the loader, and who reads a GGUF file to `_check_gguf`."""
+    """What may be a Hugging Face id is left to the loader, and who reads a GGUF file to `_check_served_files`."""
     if model is None or os.path.isdir(model) or (is_gguf(model) and os.path.isfile(model)):
         return
     if is_gguf(model) or not _is_hub_id(model):
@@ -85,8 +85,9 @@ def _check_model_path(key: str, model: str | None) -> None:
         raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no {what} {model!r}")
 
 
-def _check_gguf(cells: Sequence[CellConfig]) -> None:
-    """A GGUF file goes to a server that reads such files, which is told of no other."""
+def _check_served_files(cells: Sequence[CellConfig]) -> None:
+    """A GGUF file goes to a server that reads such files, which is told of no other; beside other weights lies the
+    tokenizer that prompts are made with."""
     for cell in cells:
         reads_gguf = cell.is_served and cell.server.traits.reads_gguf
         for key, path in (("target.path", cell.target.path), ("drafter.path", cell.drafter.path)):
@@ -100,6 +101,9 @@ def _check_gguf(cells: Sequence[CellConfig]) -> None:
     named += [("drafter.path", cell.drafter.path) for cell in started if cell.drafter.has_model]
     for key, path in dict.fromkeys(named):
         _check_served_file(key, path)
+    served = {repr(cell.target): cell.target for cell in cells if cell.is_served and not is_gguf(cell.target.path)}
+    for target in served.values():
+        check_served_tokenizer(target)
 
 
 def _check_served_file(key: str, path: str | None) -> None:

@@ -45,6 +45,20 @@ def check_target_files(target: TargetConfig) -> None:
         raise SettingsError(f"target.path: {error}") from error
 
 
+def check_served_tokenizer(target: TargetConfig) -> None:
+    """Look at the tokenizer in the folder of a target that a server loads: prompts are made with it here.
+
+    Raises:
+        SettingsError: there is none, or it is damaged.
+    """
+    folder = _folder(target)
+    if folder is not None and not target.trust_remote_code:
+        try:
+            check_tokenizer_files(folder, is_needed=target.weights is Weights.checkpoint)
+        except CheckpointError as error:
+            raise SettingsError(f"target.path: {error}") from error
+
+
 def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
     """Look at the folder of a drafter for a target; of an MTP layer it is normally the target's.
 
