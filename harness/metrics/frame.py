@@ -54,8 +54,8 @@ def results_frame(cells: Sequence[CellResult]) -> pd.DataFrame:
     num_positions = max((cell.estimates.sums.num_positions for cell in cells), default=0)
     columns = column_names(num_positions)
     frame = pd.DataFrame([_row(cell, num_positions) for cell in cells], columns=columns)
-    # a count that is unknown somewhere stays a whole number elsewhere
-    return frame.astype({name: "Int64" for name in columns if is_count(name) and frame[name].isna().any()})
+    # a count that is unknown somewhere stays a whole number elsewhere; copied, as columns changed one by one are slow
+    return frame.astype({name: "Int64" for name in columns if is_count(name) and frame[name].isna().any()}).copy()
 
 
 def _count(total: float) -> int | None:
