@@ -111,7 +111,8 @@ def test_what_goes_wrong_in_the_run_is_one_line_or_a_traceback(monkeypatch, caps
     monkeypatch.setattr(whole_run, "run_plan", stop(ValueError("the folder holds no weights")))
     arguments = ["drafter=mtp", f"output.folder={tmp_path / 'new'}"]
     assert command.main(arguments) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "error: the folder holds no weights"
+    # behind it a place, once code in this folder has been the user's own
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: the folder holds no weights")
     with pytest.raises(ValueError, match="no weights"):
         command.main([*arguments, "--debug"])
 
