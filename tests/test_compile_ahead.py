@@ -16,7 +16,7 @@ from tests.small_run import SMALL
 from tests.toy_kernel_calls import CALLS, in_process_of_its_own
 
 STEPS = """
-import json, sys
+import json, pickle, sys
 import torch
 import harness.engine.engine as engines
 import harness.engine.graph_runner as graph_runner
@@ -45,6 +45,8 @@ for line in sys.argv[1:]:
         backend.fit_slots(group.played)
         with recorded(90) as on_meta:
             backend.engine_of_cell.rehearse_on_meta()
+        # as processes that compile are given them
+        assert [item.constants for item in pickle.loads(pickle.dumps(on_meta))] == [item.constants for item in on_meta]
         engine = backend.engine_of_cell.engine()
         # launches compute nothing, so what they leave must be valid: all zeros
         torch.empty, torch.empty_like, torch.Tensor.new_empty = torch.zeros, torch.zeros_like, torch.Tensor.new_zeros
@@ -83,8 +85,8 @@ def test_what_goes_wrong_ahead_is_told_and_costs_nothing_else(tmp_path: Path):
 
 
 def test_steps_in_memory_launch_nothing_that_the_meta_device_has_not_told(tmp_path: Path):
-    """Would catch steps that take another way on the meta device than on a GPU, and views whose memory begins
-    elsewhere there."""
+    """Would catch steps that take another way on the meta device than on a GPU, views whose memory begins elsewhere
+    there, and constants that no process that compiles can be given."""
     found = in_process_of_its_own(
         STEPS,
         tmp_path,
@@ -94,6 +96,23 @@ def test_steps_in_memory_launch_nothing_that_the_meta_device_has_not_told(tmp_pa
     )
     assert {name: missed for name, (_, missed) in found.items() if missed} == {}
     assert len(found) == 6 and sum(num for num, _ in found.values()) > 50
+
+
+HOOK_KEYS = """
+import json, sys
+from kernels.methods import VerificationMethod
+from kernels.methods.hooks import hooks_of, runs_on_kernels
+order = sys.argv[2:] or [method.value for method in VerificationMethod if runs_on_kernels(method)]
+print(json.dumps({name: repr(hooks_of(VerificationMethod(name))) for name in order}))
+"""
+
+
+def test_hooks_have_one_key_in_every_process(tmp_path: Path):
+    """Would catch a key that depends on which hooks the process has looked at before: what is compiled ahead would not
+    be found."""
+    found = in_process_of_its_own(HOOK_KEYS, tmp_path, "")
+    assert len(found) > 5
+    assert in_process_of_its_own(HOOK_KEYS, tmp_path, "", *reversed(found)) == found
 
 
 def test_a_cpu_compiles_nothing_ahead():

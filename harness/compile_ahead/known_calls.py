@@ -14,14 +14,15 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import torch
 import triton
 from triton import knobs
 
-from harness.compile_ahead.variant import give_common_key
 from harness.records.files import UnwritableError, write_atomically
+from kernels.methods.hooks import common_key
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("kernels", "harness")
@@ -43,7 +44,7 @@ def known(call: str, target: int) -> set[str] | None:
     try:
         found = json.loads(path.read_text())
         for module, kernel in found.values():
-            give_common_key(module, kernel)
+            common_key(getattr(import_module(module), kernel))
     except (OSError, ValueError, TypeError, ImportError, AttributeError):
         return None
     # used now; a folder that cannot be written has no new notes either

@@ -18,6 +18,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from harness.compile_check.compile import WARP_SIZE, CompileOnlyDriver
+from kernels.methods.hooks import common_key
 
 
 class Variant(NamedTuple):
@@ -37,34 +38,9 @@ class Variant(NamedTuple):
         Raises:
             ImportError, AttributeError: there is no such kernel here.
         """
-        function = give_common_key(self.module, self.kernel)
+        function = getattr(import_module(self.module), self.kernel)
+        common_key(function)
         return kind(function, self.signature, self.constants, self.attributes)
-
-
-def give_common_key(module: str, kernel: str) -> Any:
-    """A kernel, whose key in Triton's cache is from here on the one that every process gives it.
-
-    Raises:
-        ImportError, AttributeError: there is no such kernel here.
-    """
-    function = getattr(import_module(module), kernel)
-    _hash_callees_first(function)
-    return function
-
-
-def _hash_callees_first(function: JITFunction) -> None:
-    """Give a function a key in Triton's cache that every process gives it.
-
-    Triton takes in the constants that a callee uses only if the callee has a key by then, so that keys depend on what
-    the process has compiled before.
-    """
-    if function.hash is not None:
-        return
-    for name in function.fn.__code__.co_names:
-        callee = function.fn.__globals__.get(name)
-        if isinstance(callee, JITFunction) and callee is not function:
-            _hash_callees_first(callee)
-    assert function.cache_key
 
 
 class _NotCompiledError(Exception):
@@ -158,7 +134,7 @@ def launched() -> Iterator[dict[str, tuple[str, str]]]:
     run: Callable[..., Any] = JITFunction.run
 
     def note(function: JITFunction, *arguments: Any, **named: Any) -> Any:
-        _hash_callees_first(function)
+        common_key(function)
         kernel = run(function, *arguments, **named)
         # None where a hook of Triton's has refused to compile
         if kernel is not None:

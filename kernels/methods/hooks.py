@@ -114,9 +114,12 @@ class Hooks:
     @cached_property
     def cache_key(self) -> str:
         """Of the sources of all hooks; Triton's key of a compiled kernel on disk takes it."""
-        values = (getattr(self, field.name) for field in fields(self))
-        parts = [getattr(value, "cache_key", str(value)) for value in values]
+        parts = [common_key(getattr(self, field.name)) for field in fields(self)]
         return hashlib.sha256("-".join(parts).encode()).hexdigest()
+
+    def __reduce__(self) -> Any:
+        """Triton functions cannot be pickled: another process asks for the hooks of a method that has these."""
+        return hooks_of, (_METHOD_WITH[self],)
 
     def __repr__(self) -> str:
         return f"hooks_{self.cache_key[:16]}"
@@ -124,6 +127,27 @@ class Hooks:
     def mangle(self) -> str:
         """Part of the names of the functions that are compiled for it."""
         return repr(self)
+
+
+_METHOD_WITH: dict[Hooks, Method] = {}
+"""One of the methods that have these hooks."""
+
+
+def common_key(value: Any) -> str:
+    """The key that every process gives a Triton function in the cache of what is compiled; of another value its text.
+
+    Triton takes in the constants that a callee uses only if the callee has a key by then, so that keys would depend on
+    what the process has compiled before.
+    """
+    if not hasattr(type(value), "cache_key"):
+        return str(value)
+    if value.hash is None:
+        for name in value.fn.__code__.co_names:
+            callee = value.fn.__globals__.get(name)
+            if isinstance(callee, type(value)) and callee is not value:
+                common_key(callee)
+    key: str = value.cache_key
+    return key
 
 
 @cache
@@ -150,13 +174,15 @@ def _hooks(method: Method) -> Hooks | None:
         "uniform": (hooks.uniform is not None, kind.uniforms is not Rule.uniforms),
         "left, residual or count": (hooks.draws_otherwise, _draws_otherwise(kind)),
     }
-    for words, (found, wanted) in expected.items():
-        if found != wanted:
+    for words, (is_there, wanted) in expected.items():
+        if is_there != wanted:
             raise ValueError(
                 f"{kind.__qualname__}: expected hooks {'with' if wanted else 'without'} {words}, as its traits and its "
                 "functions for the reference core say"
             )
-    return _with_traits(hooks, traits.greedy_only, isinstance(method, OwnMethod))
+    found = _with_traits(hooks, traits.greedy_only, isinstance(method, OwnMethod))
+    _METHOD_WITH.setdefault(found, method)
+    return found
 
 
 def runs_on_kernels(method: Method) -> bool:
