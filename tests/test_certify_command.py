@@ -185,7 +185,9 @@ def test_a_function_that_fails_is_one_clear_line(monkeypatch, capsys):
     subject_module(monkeypatch, None)
     sys.modules["a_subject"].make = lambda device: {}["weights"]
     assert main([*ONE_CELL, "--subject=a_subject:make"]) == 2
-    assert "a_subject:make raised KeyError: 'weights'; --debug shows where" in capsys.readouterr().err
+    found = capsys.readouterr().err.rstrip()
+    # between the two a place, once code in this folder has been the user's own
+    assert "a_subject:make raised KeyError: 'weights'" in found and found.endswith("; --debug shows where")
 
 
 def test_the_example_of_the_contract_is_a_subject(monkeypatch, tmp_path, capsys):
