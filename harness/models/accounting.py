@@ -234,7 +234,7 @@ class Account:
         self._assumptions.append(text)
 
     def check_final(self) -> None:
-        """Raise CheckpointError for what nobody can vouch for."""
+        """Raise CheckpointError for what accept_unknown cannot take."""
         final = [item for item in self._unread if item.remedy is not None]
         if final:
             raise CheckpointError(f"{self._folder}: {_found(final)}; {final[0].remedy}")
