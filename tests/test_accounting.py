@@ -303,7 +303,7 @@ def test_what_a_generation_config_does_to_the_law_is_refused(copied, fields, mes
 
 
 def test_sampling_that_a_file_recommends_is_the_runs_to_choose_and_penalties_are_told(copied):
-    """Would catch a model that is refused for its temperature, and a penalty that nobody hears of."""
+    """Would catch a model that is refused for its temperature, and a penalty that no report tells of."""
     folder = copied("target")
     recommended = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "max_new_tokens": 2048}
     (folder / "generation_config.json").write_text(json.dumps(recommended | {"repetition_penalty": 1.0}))
@@ -363,7 +363,7 @@ def test_public_heads_are_accounted_for_without_a_word_but_for_what_they_leave_o
 @pytest.mark.parametrize("name", REFUSED)
 def test_heads_that_are_something_else_are_refused_by_what_they_are(name):
     kind, fields, message = REFUSED[name]
-    # nobody can vouch for another kind of head, or for weights of fewer bits
+    # accept_unknown takes neither another kind of head nor weights of fewer bits
     can_be_vouched = any(word in name for word in ("windows", "norms", "scale"))
     vouched = OF_DRAFTER if can_be_vouched else replace(OF_DRAFTER, names=tuple(fields))
     with pytest.raises(CheckpointError, match=message):

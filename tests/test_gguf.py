@@ -68,7 +68,7 @@ def cell_of(*arguments):
 
 
 def test_a_file_is_a_target_and_a_drafter(tmp_path):
-    """Would catch a folder that is served, a tokenizer of another model, and a digest of weights that nobody serves."""
+    """Would catch a folder that is served, a tokenizer of another model, and a digest of weights not served."""
     target, folder = write_gguf(tmp_path / "target.gguf"), tmp_path / "drafter"
     folder.mkdir()
     drafter = write_gguf(folder / "small.gguf")

@@ -137,7 +137,7 @@ def reachable(module: str, at_import_only: bool) -> dict[str, str]:
     waiting = [module]
     while waiting:
         current = waiting.pop()
-        # a verification rule imports torch where it runs, which nobody does who reads its traits
+        # a verification rule imports torch where it runs, not where its traits are read
         runs_later = at_import_only or current.startswith("kernels.methods")
         names = imports_of(current).at_import if runs_later else imports_of(current).everywhere
         # Importing a module imports the packages it lies in.

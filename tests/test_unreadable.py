@@ -43,7 +43,7 @@ def without_permission(path):
 
 
 def a_link_to_itself(path):
-    """Nobody may read it, not even root."""
+    """It cannot be read, not even by root."""
     path.unlink()
     path.symlink_to(path.name)
 

@@ -34,6 +34,6 @@ def label_of_several(cells: Sequence[CellConfig], num_cells: int) -> str:
 
 
 def failed_before(cells: Sequence[CellConfig], num_cells: int) -> str:
-    """What is said of some of so many cells that an earlier session left as failed."""
+    """The line about cells that an earlier session left as failed."""
     them = "them" if len(cells) > 1 else "it"
     return f"failed before: {label_of_several(cells, num_cells)}; --retry-failed runs {them} again"
