@@ -1,11 +1,11 @@
 """results/plugin_vllm_h200: the tables of its page are those of the tracked measurements."""
 
-import importlib.util
 import json
 import shutil
 from collections import Counter
 from pathlib import Path
 
+from experiments.plugin_vllm import tables
 from harness.backends.recordings.cells import write_cells
 from harness.replay.estimators import replayed_rules
 from harness.replay.write import read_replay
@@ -14,11 +14,8 @@ FOLDER = Path(__file__).parents[1] / "results" / "plugin_vllm_h200"
 
 
 def test_the_page_holds_the_tables_of_the_measurements():
-    spec = importlib.util.spec_from_file_location("measure", FOLDER / "measure.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     page = (FOLDER / "README.md").read_text()
-    found = module.tables(FOLDER / "measured.jsonl") + module.tables(FOLDER / "measured_two_arms.jsonl", 1)
+    found = tables(FOLDER / "measured.jsonl") + tables(FOLDER / "measured_two_arms.jsonl", 1)
     assert len(found) == 3 and all(table in page for table in found)
 
 

@@ -1,8 +1,12 @@
-"""vLLM 0.25.1 with its own verification and with ours in turns, in one engine: `measure.py OUTPUT SECONDS [ARMS]`.
+"""vLLM 0.25.1 with its own verification and with ours in turns, in one engine: the tables of results/plugin_vllm_h200.
 
-Needs vLLM 0.25.1 and a GPU, and the root of this repository on PYTHONPATH. `measure.py --table FILE [FIRST_REPEAT]`
-prints the tables of README.md, and needs neither.
+    python -m experiments.plugin_vllm measured.jsonl 250
+    python -m experiments.plugin_vllm --table results/plugin_vllm_h200/measured.jsonl
+
+The first measures for 250 seconds and needs a Python with vLLM 0.25.1, and a GPU; the second needs neither.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -187,7 +191,7 @@ def tables(path, first_repeat=0):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", help="lines of JSON: appended to, read with --table")
     parser.add_argument("seconds", nargs="?", help="how long to measure; with --table the first repeat shown", type=int)
     parser.add_argument(
