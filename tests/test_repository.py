@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|tmp|home|Users)/\w")
 MAX_TRACKED_BYTES = 45_000_000
 MAX_ZOO_BYTES = 32_000_000
+MAX_RESULT_FILES, MAX_RESULT_BYTES = 330, 5_000_000
 
 
 def tracked_files() -> list[Path]:
@@ -44,6 +45,12 @@ def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_tracked_files_are_light():
     assert sum(path.stat().st_size for path in tracked_files()) < MAX_TRACKED_BYTES
+
+
+def test_results_are_few_and_light():
+    """Would catch a run that is tracked with everything that `report` writes, where a page quotes one table of it."""
+    results = [path for path in tracked_files() if path.is_relative_to(ROOT / "results")]
+    assert len(results) <= MAX_RESULT_FILES and sum(path.stat().st_size for path in results) <= MAX_RESULT_BYTES
 
 
 def test_the_built_in_models_are_light():
@@ -141,10 +148,10 @@ def test_an_installation_tells_its_steps_and_what_went_wrong(code, tmp_path):
 
 def test_links_between_pages_lead_somewhere():
     """Would catch a page that moved, and a heading that was reworded."""
-    pages = [path for path in tracked_files() if path.suffix == ".md" and path.name != "report.md"]
+    pages = [path for path in tracked_files() if path.suffix in (".md", ".ipynb")]
     dead = []
     for page in pages:
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\(([^)\s\\]+)\)", page.read_text(encoding="utf-8")):
             path, _, anchor = target.partition("#")
             if "://" in target:
                 continue
