@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 PAIRS = (("vllm:standard", "probabilistic"), ("vllm:block", "block"), ("vllm", "synthetic"))
 ARMS = ["vllm:standard", "probabilistic", "vllm:block", "block", "strict", "vllm", "synthetic"]
@@ -30,7 +31,7 @@ def load_engine():
     from transformers import LlamaConfig
     from vllm import LLM
 
-    shape = dict(
+    shape: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE, max_position_embeddings=8192, rms_norm_eps=1e-10, tie_word_embeddings=False,
         bos_token_id=1, eos_token_id=2, dtype="bfloat16", hidden_size=4096, intermediate_size=14336,
         num_attention_heads=32, num_key_value_heads=8, head_dim=128, rope_theta=5e5,
