@@ -34,7 +34,7 @@ gpu-test: .venv/.installed ## Run the tests that need a GPU, and leave their res
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m gpu -n $(GPU_TEST_WORKERS) --dist worksteal --stamp=results/gpu_tests.json
 
 mutants: .venv/.installed ## Count the listed mistakes that the fast tests find (tests/mutants.toml)
-	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/run_mutants.py
+	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/support/run_mutants.py
 
 check: .venv/.installed ## Run the linter, the formatter's check and the type checker
 	@$(BIN)/ruff check
@@ -42,10 +42,10 @@ check: .venv/.installed ## Run the linter, the formatter's check and the type ch
 	@$(BIN)/mypy
 
 soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests, for memory and time
-	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.run_soak
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.run_soak
 
 demo-load: .venv/.installed ## Time `make demo` beside one busy process per core: 2.5 times as long as alone at most
-	@$(BIN)/python -m tests.run_beside_load
+	@$(BIN)/python -m tests.support.run_beside_load
 
 certify: .venv/.installed ## Test that the sampling core is lossless, and that the test would notice if it were not
 	@$(BIN)/python -m experiments certify

@@ -14,7 +14,7 @@ TRAINING = ("experiments", "train_zoo")
 
 
 class BuildWithConf(build_py):
-    """Copies conf/ into harness/, where `harness.settings.schema` looks first."""
+    """Copies conf/ into harness/, where `harness.config.schema` looks first."""
 
     def run(self) -> None:
         super().run()

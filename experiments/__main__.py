@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from harness.cli.ending import INTERRUPTED, SUCCESS, WRONG_SETTINGS, to_be_queued_again
+from harness.config.cli.ending import INTERRUPTED, SUCCESS, WRONG_SETTINGS, to_be_queued_again
 
 COMMANDS = {
     "run": "run",
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return SUCCESS
     name = ALIASES.get(name, name)
     if name not in COMMANDS:
-        from harness.cli.command_line import PROGRAM, say
-        from harness.settings.schema import did_you_mean
+        from harness.config.cli.command_line import PROGRAM, say
+        from harness.config.schema import did_you_mean
 
         say(f"error: unknown command {name!r}{did_you_mean(name, list(COMMANDS))}; {PROGRAM} --help lists all")
         return WRONG_SETTINGS
@@ -64,7 +64,7 @@ def _find_modules_here() -> None:
 
 def overview() -> str:
     """The help of the program: every command with one line."""
-    from harness.cli.command_line import PROGRAM
+    from harness.config.cli.command_line import PROGRAM
 
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}  {_first_line(module)}" for name, module in COMMANDS.items()]
@@ -96,7 +96,7 @@ def _main_of(name: str, arguments: Sequence[str]) -> int:
 
 def _complete() -> int:
     """Answer bash: the names of commands, or what the command on the line takes."""
-    from harness.cli.command_line import word_to_complete
+    from harness.config.cli.command_line import word_to_complete
 
     words = os.environ["COMP_LINE"].split()
     word = word_to_complete()

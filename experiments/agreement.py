@@ -20,9 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.agreement.config import AgreementConfig
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS
+from harness.checks.agreement.config import AgreementConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(config: AgreementConfig) -> int:
     """Compare, print one line per combination and the verdict, and write the report."""
     say("loading PyTorch and the kernels")
-    from harness.agreement.law_run import measure_laws
-    from harness.agreement.report import headline, is_green, law_line, line, write_report
-    from harness.agreement.run import cases_of, compare_cases, tested_core
+    from harness.checks.agreement.law_run import measure_laws
+    from harness.checks.agreement.report import headline, is_green, law_line, line, write_report
+    from harness.checks.agreement.run import cases_of, compare_cases, tested_core
 
     core_name = tested_core(config).name
     if config.fuzz:
@@ -52,9 +52,9 @@ def run(config: AgreementConfig) -> int:
 
 
 def _fuzz(config: AgreementConfig) -> int:
-    from harness.agreement.fuzz import run_fuzz
-    from harness.agreement.report import fuzz_line, is_green, write_report
-    from harness.agreement.run import device_of, tested_core
+    from harness.checks.agreement.fuzz import run_fuzz
+    from harness.checks.agreement.report import fuzz_line, is_green, write_report
+    from harness.checks.agreement.run import device_of, tested_core
 
     core = tested_core(config)
     say(f"comparing core {core.name} in {config.fuzz_cases:,} random cases; kernels are compiled on first use")

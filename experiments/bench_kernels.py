@@ -21,10 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS
-from harness.kernel_bench.config import BenchConfig
-from harness.kernel_bench.records import KernelResults
+from harness.checks.kernel_bench.config import BenchConfig
+from harness.checks.kernel_bench.records import KernelResults
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.list:
-        from harness.kernel_bench.cases import chosen_cases
+        from harness.checks.kernel_bench.cases import chosen_cases
 
         print(*[case.name for case in chosen_cases(options.settings)], sep="\n")
         return SUCCESS
@@ -57,9 +57,9 @@ def run(config: BenchConfig, against: str = "") -> int:
     """Measure, write the results, report them; compare them with those of a commit."""
     _check_history(config, against)
     say("loading PyTorch and the kernels; each is compiled on first use")
-    from harness.kernel_bench.bench import device_name, run_bench
-    from harness.kernel_bench.history import commit_in, read_history
-    from harness.kernel_bench.records import write_results
+    from harness.checks.kernel_bench.bench import device_name, run_bench
+    from harness.checks.kernel_bench.history import commit_in, read_history
+    from harness.checks.kernel_bench.records import write_results
 
     if against:
         commit_in(read_history(Path(config.history)), against, device_name(config))
@@ -75,7 +75,7 @@ def run(config: BenchConfig, against: str = "") -> int:
 
 def redraw(folder: Path, config: BenchConfig, against: str = "") -> int:
     """Report the results in a folder again; compare them with those of a commit."""
-    from harness.kernel_bench.records import read_results
+    from harness.checks.kernel_bench.records import read_results
 
     _check_history(config, against)
     report(folder)
@@ -89,7 +89,7 @@ def _check_history(config: BenchConfig, against: str) -> None:
 
 def compare(results: KernelResults, config: BenchConfig, against: str) -> list[str]:
     """Write the results into the history; prints and returns what is slower than at the commit, if one is given."""
-    from harness.kernel_bench.history import add_to_history, commit_in, compared, lines_of, read_history
+    from harness.checks.kernel_bench.history import add_to_history, commit_in, compared, lines_of, read_history
 
     path, now = Path(config.history), lines_of(results)
     if not against:
@@ -107,15 +107,15 @@ def compare(results: KernelResults, config: BenchConfig, against: str) -> list[s
 
 def report(folder: Path) -> None:
     """Tables and figure from the results in a folder; prints what was measured and names the files."""
-    from harness.kernel_bench.records import read_results
-    from harness.kernel_bench.report import summary, write_report
+    from harness.checks.kernel_bench.records import read_results
+    from harness.checks.kernel_bench.report import summary, write_report
 
     results = read_results(folder)
     paths = write_report(results, folder)
     print(summary(results))
     say(f"report: {', '.join(str(path) for path in paths)}")
     try:
-        from harness.kernel_bench.figure import write_figure
+        from harness.checks.kernel_bench.figure import write_figure
 
         say(f"figure: {write_figure(results, folder)}")
     except ImportError as error:

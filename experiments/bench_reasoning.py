@@ -13,9 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS
-from harness.profiling.reasoning_config import ReasoningCostConfig
+from harness.checks.profiling.reasoning_config import ReasoningCostConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(config: ReasoningCostConfig) -> int:
     """Measure, print the table and write it."""
     say("loading PyTorch, then timing every parser")
-    from harness.profiling.reasoning_cost import measure, table, write_costs
+    from harness.checks.profiling.reasoning_cost import measure, table, write_costs
 
     costs = measure(config)
     page = write_costs(config, costs)

@@ -3,7 +3,7 @@
 import sys
 
 from experiments.bench_reasoning import main
-from harness.cli.command_line import say
+from harness.config.cli.command_line import say
 
 if __name__ == "__main__":
     say("note: experiments.boundary_cost is deprecated; use rejection-lab bench-reasoning")

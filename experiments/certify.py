@@ -17,9 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.certification.config import CertifyConfig
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.checks.certification.config import CertifyConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(config: CertifyConfig) -> int:
     """Certify, print one line per case and the verdict, and write the report."""
     say(f"loading PyTorch and {config.subject}")
-    from harness.certification.certify import certify
-    from harness.certification.report import headline, line, notes, write_report
+    from harness.checks.certification.certify import certify
+    from harness.checks.certification.report import headline, line, notes, write_report
 
     result = certify(config, lambda outcome: print(line(outcome), flush=True))
     page = write_report(result, Path(config.output))

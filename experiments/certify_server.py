@@ -20,9 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS
-from harness.server_certification.config import CertifyServerConfig
+from harness.checks.server_certification.config import CertifyServerConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Certify, print one line per case and the verdict, and write the report."""
-    from harness.server_certification.certify_server import certify_server
-    from harness.server_certification.known_model import LocalModel
-    from harness.server_certification.report import headline, line, notes, write_report
+    from harness.checks.server_certification.certify_server import certify_server
+    from harness.checks.server_certification.known_model import LocalModel
+    from harness.checks.server_certification.report import headline, line, notes, write_report
 
     config: CertifyServerConfig = options.settings
     result = certify_server(options.url, config, lambda: LocalModel(config.target, config.dtype.value), say)

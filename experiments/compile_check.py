@@ -4,7 +4,7 @@ Compiles every kernel of the sampling core and of the fused layers as its own la
 come nearest their register limits. With --all every variant, and every kind of kernel for sm_80, sm_89, sm_100 and
 sm_120 too: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every
 variant when all are done. Exits with 1 when a variant spills registers or takes more shared memory than a program may
-have, or when a kernel of these packages is launched by none of the calls (harness/compile_check/). With --stamp a check
+have, or when a kernel of these packages is launched by none of the calls (harness/checks/compile_check/). With --stamp a check
 that found nothing wrong is kept in a file, and the same code and version of Triton are not compiled again.
 
 examples:
@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS
 
 CHECKOUT = Path(__file__).parents[1]
 
@@ -46,7 +46,7 @@ def check(everything: bool, path: Path | None = None) -> int:
         raise ValueError("--stamp: expected no --all beside it, which always compiles; leave one of them out")
     import triton
 
-    from harness.compile_check.stamp import digest, read_stamp, stamp_of, write_stamp
+    from harness.checks.compile_check.stamp import digest, read_stamp, stamp_of, write_stamp
 
     # before anything is compiled: what is changed meanwhile is not vouched for
     sources = "" if path is None else digest(CHECKOUT)
@@ -57,8 +57,8 @@ def check(everything: bool, path: Path | None = None) -> int:
         )
         return SUCCESS
     say(f"compiling every kernel: {'much longer than ' if everything else 'about '}five minutes of two CPU cores")
-    from harness.compile_check.compile import to_text
-    from harness.compile_check.shares import compile_shares
+    from harness.checks.compile_check.shares import compile_shares
+    from harness.engine.compile_ahead.compile import to_text
 
     found, wrong = compile_shares(everything)
     print(to_text(found))

@@ -26,11 +26,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.command_line import CommandParser, say
-from harness.settings.schema import SettingsError
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.schema import SettingsError
 
 if TYPE_CHECKING:
-    from harness.metrics.results import Results
+    from harness.analysis.results import Results
     from harness.records.schema import CellRecord
 
 ONLY_ZERO = (
@@ -75,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.compose.compose import compose_plan
-    from harness.compose.run_plan import Resume
-    from harness.sweep.whole_run import run_and_report
+    from harness.runner.plan.compose import compose_plan
+    from harness.runner.plan.run_plan import Resume
+    from harness.runner.whole_run import run_and_report
 
     if options.patched and options.engine != "vllm":
         raise SettingsError(f"--patched: expected --engine vllm, which it mends, found {options.engine}")

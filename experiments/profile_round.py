@@ -20,13 +20,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from harness.cli.arguments import whole_number
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS
-from harness.cli.settings_help import OVERRIDES, settings_help
-from harness.compose.run_plan import RunPlan, cell_table, made_folder
-from harness.settings.device import asks_for_gpu
-from harness.settings.schema import SettingsError, group_options
+from harness.config.cli.arguments import whole_number
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import SUCCESS
+from harness.config.cli.settings_help import OVERRIDES, settings_help
+from harness.config.device import asks_for_gpu
+from harness.config.schema import SettingsError, group_options
+from harness.runner.plan.run_plan import RunPlan, cell_table, made_folder
 
 GIVEN_BY_LENGTH = (
     "decoding.max_new_tokens",
@@ -68,8 +68,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def compose(overrides: Sequence[str], command: str) -> RunPlan:
     """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here."""
-    from harness.compose.compose import compose_plan
-    from harness.compose.overrides import read_overrides
+    from harness.runner.plan.compose import compose_plan
+    from harness.runner.plan.overrides import read_overrides
 
     for key in read_overrides(overrides):
         reason = why_not_used(key)
@@ -115,8 +115,8 @@ def run(plan: RunPlan, length: int | None, num_repeats: int | None) -> int:
         if num_repeats is None:
             num_repeats = NUM_REPEATS if measures else NUM_REPEATS_ON_A_CPU
         say(f"{len(plan.cells)} cells, {length} tokens in each slot, {num_repeats} repeats of each piece")
-        from harness.profiling.cells import CellProfile, profile_cells
-        from harness.profiling.report import RoundResults, line, write_results
+        from harness.checks.profiling.cells import CellProfile, profile_cells
+        from harness.checks.profiling.report import RoundResults, line, write_results
 
         finished: list[CellProfile] = []
         for done in profile_cells(plan.cells, length, num_repeats):

@@ -22,9 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS
-from harness.cli.settings_help import settings_help
+from harness.config.cell import CellConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import SUCCESS
+from harness.config.cli.settings_help import settings_help
+from harness.config.guarantee import RANDOM_WEIGHTS, guarantee, labels
+from harness.config.schema import SettingsError, all_settings, group_options
 from harness.records.request import RequestRecord
 from harness.report.token_colours import (
     acceptance_line,
@@ -35,9 +38,6 @@ from harness.report.token_colours import (
     token_kinds,
     wants_colour,
 )
-from harness.settings.cell import CellConfig
-from harness.settings.guarantee import RANDOM_WEIGHTS, guarantee, labels
-from harness.settings.schema import SettingsError, all_settings, group_options
 
 DEFAULT_DRAFTER = "eagle3"
 SECTIONS = ("target", "drafter", "drafting", "decoding", "verification", "backend", "seed")
@@ -90,8 +90,8 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
     Raises:
         SettingsError: for wrong settings, a sweep, or settings that mean nothing here.
     """
-    from harness.compose.compose import compose_plan
-    from harness.compose.overrides import read_overrides
+    from harness.runner.plan.compose import compose_plan
+    from harness.runner.plan.overrides import read_overrides
 
     given = read_overrides(overrides)
     for key, item in given.items():
@@ -132,8 +132,8 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     """Answer all prompts concurrently; returns the requests in the order of the prompts, and how to decode them."""
     say("loading PyTorch and the models")
     from harness.backends.backend import backend_class
-    from harness.sweep.cpu_threads import choose_threads
-    from harness.sweep.progress import progress_on
+    from harness.runner.cpu_threads import choose_threads
+    from harness.runner.progress import progress_on
     from harness.workload.conversations import conversations
     from harness.workload.prompt import Prompt
 

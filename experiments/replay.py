@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.records.runs import named
 
 
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from harness.analysis.replay.estimators import LENIENCIES, THRESHOLDS, replayed_rules
     from harness.backends.recordings.cells import write_cells
     from harness.backends.recordings.read import recordings_at
-    from harness.replay.estimators import LENIENCIES, THRESHOLDS, replayed_rules
-    from harness.replay.write import read_replay, write_replay
+    from harness.report.replay.write import read_replay, write_replay
     from harness.report.write import default_output
 
     thresholds = [tuple(item) for item in options.typical] if options.typical else THRESHOLDS

@@ -24,10 +24,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.config.schema import SettingsError
 from harness.records.runs import RUNS, last_run, named
-from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,10 +50,10 @@ def _run(options: argparse.Namespace) -> int:
         raise SettingsError("two PATHs are compared on one page: expected --html, without --format and --pdf")
     if options.html and options.format:
         raise SettingsError("expected --html or --format, not both")
-    from harness.metrics.results import read_results
+    from harness.analysis.results import read_results
     from harness.report.warnings import left_out
     from harness.report.write import column_dictionary, default_output, rows, write_comparison
-    from harness.sweep.progress import telling
+    from harness.runner.progress import telling
 
     if options.columns:
         print(column_dictionary(), end="")
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
             options.output.write_text(text)
     else:
         from harness.report.console import print_results
-        from harness.sweep.whole_run import write_report
+        from harness.runner.whole_run import write_report
 
         output = default_output(options.path) if options.output is None else options.output
         formats = ("png", "pdf") if options.pdf else ("png",)

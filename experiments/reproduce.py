@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import FAILED, SUCCESS
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import FAILED, SUCCESS
+from harness.config.schema import SettingsError
 from harness.records.runs import named
-from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,10 +53,10 @@ def _run(options: argparse.Namespace) -> int:
     folder = path.with_name(f"{path.name}-again") if options.output is None else options.output
     if folder.resolve() == path.resolve():
         raise SettingsError(f"--output: expected another folder than that of the records, found {folder}")
-    from harness.compose.from_records import recorded_plan
-    from harness.compose.run_plan import Resume
     from harness.report.console import print_results
-    from harness.sweep.whole_run import run_and_report
+    from harness.runner.plan.from_records import recorded_plan
+    from harness.runner.plan.run_plan import Resume
+    from harness.runner.whole_run import run_and_report
 
     plan = recorded_plan(runs[0].cells, runs[0].manifest, folder, options.command)
     trusting = [cell.target.name for cell in plan.cells if cell.target.trust_remote_code]

@@ -22,17 +22,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.cli.arguments import device_names, whole_number
-from harness.cli.command_line import CommandParser, say
-from harness.cli.ending import SUCCESS
-from harness.cli.settings_help import OVERRIDES, settings_help
-from harness.compose.run_plan import Workers
-from harness.settings.launcher import LauncherKind
-from harness.settings.run import skipped_lines
-from harness.settings.schema import SettingsError, group_options
+from harness.config.cli.arguments import device_names, whole_number
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import SUCCESS
+from harness.config.cli.settings_help import OVERRIDES, settings_help
+from harness.config.launcher import LauncherKind
+from harness.config.run import skipped_lines
+from harness.config.schema import SettingsError, group_options
+from harness.runner.plan.run_plan import Workers
 
 if TYPE_CHECKING:
-    from harness.metrics.results import Results
+    from harness.analysis.results import Results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from harness.compose.compose import compose_plan
-    from harness.compose.run_plan import Resume
-    from harness.compose.unnamed import resumed
+    from harness.runner.plan.compose import compose_plan
+    from harness.runner.plan.run_plan import Resume
+    from harness.runner.plan.unnamed import resumed
 
     resume = Resume(options.fresh, options.accept_drift, options.retry_failed)
     plan = replace(
@@ -85,9 +85,9 @@ def _run(options: argparse.Namespace) -> int:
             f"{plan.launcher.kind.value}; there, give launcher.num_workers and launcher.gpus_per_worker"
         )
     if options.list:
-        from harness.sweep.check_machine import check_machine
-        from harness.sweep.check_plan import check_inputs
-        from harness.sweep.listing import listing
+        from harness.runner.check_machine import check_machine
+        from harness.runner.check_plan import check_inputs
+        from harness.runner.listing import listing
 
         # a list downloads nothing
         check_inputs(plan, downloads=False)
@@ -97,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         # a plan for another machine can be looked at all the same
         check_machine(plan)
         return SUCCESS
-    from harness.sweep.whole_run import run_and_report
+    from harness.runner.whole_run import run_and_report
 
     return run_and_report(plan, partial(show, row_format=options.format))
 

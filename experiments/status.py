@@ -18,12 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.cli.command_line import CommandParser
-from harness.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.config.cli.command_line import CommandParser
+from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
+from harness.config.schema import SettingsError
 from harness.records.lost_files import LostFiles, lost_files
 from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
 from harness.records.runs import RUNS, is_unnamed, named, refuse_profile
-from harness.settings.schema import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +100,7 @@ def _cells(status: RunStatus, lost: LostFiles) -> str:
 
 def status_lines(name: str, status: RunStatus, lost: LostFiles) -> list[str]:
     """A run in a few lines, and a line for each file that is lost."""
-    from harness.sweep.progress import device_time, duration
+    from harness.runner.progress import device_time, duration
 
     process = f" (process {status.pid} on {status.host})" if status.is_alive else ""
     waiting = (

@@ -65,7 +65,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Streams:
-    """Where each request stands in its random streams (see kernels.streams)."""
+    """Where each request stands in its random streams (see kernels.random.streams)."""
 
     seeds: Tensor
     """[R] int64."""

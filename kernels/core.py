@@ -17,7 +17,7 @@ from .contract import Deferred, Drawn, VerificationResult
 from .reference.logprobs import TopLogprobs
 
 if TYPE_CHECKING:
-    from .workspace import Workspace
+    from .launch.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ def triton_core(workspace: Workspace | None = None) -> Core:
     from .commit import commit
     from .defer import defer
     from .draw import coupled_draw, draw
-    from .draw_children import draw_children
     from .logprobs import logprobs
+    from .tree.draw_children import draw_children
     from .verify import verify
 
     if workspace is None:
-        from .workspace import Workspace
+        from .launch.workspace import Workspace
 
         workspace = Workspace()
     return Core(

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .call_memory import counters_for
 from .checks import check_is_chain
 from .contract import Draft, Drawn, RowStats, Sampling, Streams, TokenMask, Verification, VerificationResult
+from .launch.call_memory import counters_for
 from .methods import NAMED_METHODS, TreeMethod, VerificationMethod
 from .operations import MASK, NAMESPACE, SAMPLING, STATS, STREAMS, register
+from .random.streams import Purpose
 from .reference.logprobs import TopLogprobs, check_processed
-from .streams import Purpose
 
 __all__ = ["counters_for", "coupled_draw", "draw", "logprobs", "verify"]
 

@@ -4,7 +4,7 @@ A round may end in front of a draft token because of the row that the token is d
 before it alone, so lossless methods stay lossless. A decision that depends on the token itself, on later rows, or on a
 budget that the most probable tokens get is biased: those that remain do not follow their row, which the residual
 assumes.
-Certification has cases of the first kind and controls of the others (harness/certification/depth_rules.py).
+Certification has cases of the first kind and controls of the others (harness/checks/certification/depth_rules.py).
 """
 
 from __future__ import annotations

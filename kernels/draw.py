@@ -3,7 +3,7 @@
 `draw` takes one uniform number per row: no random number, logarithm or float32 copy per vocabulary entry. Its twin is
 kernels.reference.draw. `coupled_draw` takes the coupled method's noise, which belongs to (seed, position, token of the
 target's vocabulary), so that a draft and the target, drawing at the same position, mostly draw the same token;
-kernels.gumbel_argmax finds the winner. Its twin is kernels.reference.coupled.
+kernels.rows.gumbel_argmax finds the winner. Its twin is kernels.reference.coupled.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arguments import DraftTokens, Output, TargetRows
+from .chain.launch_args import Round, no_draft, stream_state
+from .chain.passes import launch
 from .checks import check_logits, check_num_tokens, check_row_stats, check_token_map, checked_requests
 from .contract import Drawn, RowStats, Sampling, Streams, TokenMask, VerificationMethod
+from .launch.kernel_args import DraftTokens, Output, TargetRows
+from .launch.workspace import Shape, Workspace
 from .methods.hooks import COUPLED, hooks_of
-from .passes import launch
-from .round import Round, no_draft, stream_state
-from .row_words import in_words_or_lead, read_in_words
-from .streams import Purpose
-from .token_mask import mask_rows
-from .workspace import Shape, Workspace
+from .random.streams import Purpose
+from .rows.token_mask import mask_rows
+from .rows.unaligned import in_words_or_lead, read_in_words
 
 
 def draw(

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from .checks import check_logits
 from .contract import RowStats, Sampling, Streams, TokenMask
-from .device_weights import GROUP, divisor, scale, weigh
 from .draw import draw
+from .launch.workspace import CHUNK, Workspace
+from .random.streams import Purpose
 from .reference.logprobs import TopLogprobs, check_processed
-from .streams import Purpose
-from .token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
-from .workspace import CHUNK, Workspace
+from .rows.softmax_weights import GROUP, divisor, scale, weigh
+from .rows.token_mask import GROUP_BITS, allowed_logit, mask_row, mask_rows, only_allowed
 
 CHUNKS_PER_STEP = 4
 """Chunks that are read at a time."""
@@ -42,7 +42,7 @@ def _survivors(row_logits, offsets, vocab_size, mask, threshold, certain):
     """float32 logits of the tokens at `offsets`, -inf where cut; a row that is certain has 0 there and -inf elsewhere.
 
     Args:
-        mask: as for kernels.token_mask.allows.
+        mask: as for kernels.rows.token_mask.allows.
         certain: int32, the token that has all the mass; vocab_size for none; -1 where the logits decide.
     """
     values = tl.load(row_logits + offsets, mask=offsets < vocab_size, other=-float("inf")).to(tl.float32)

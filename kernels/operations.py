@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .call_memory import CallMemory, counters_for
 from .contract import Draft, RowStats, Sampling, Streams, TokenMask, Verification
 from .core import Core, reference_core, triton_core
+from .launch.call_memory import CallMemory, counters_for
 from .methods import NAMED_METHODS, SiblingDraws
 
 NAMESPACE = "rejection_lab"

@@ -11,7 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .arguments import DraftRows, DraftTokens, Output, TargetRows
+from .chain.draft_sampling import with_own_sampling
+from .chain.draft_stats import with_row_stats
+from .chain.launch_args import Round, no_draft, stream_state
+from .chain.passes import launch
 from .checks import check_draft, check_logits, check_shape, checked_requests
 from .contract import (
     Draft,
@@ -22,21 +25,18 @@ from .contract import (
     Verification,
     VerificationResult,
 )
-from .draft_sampling import with_own_sampling
-from .draft_stats import with_row_stats
+from .launch.kernel_args import DraftRows, DraftTokens, Output, TargetRows
+from .launch.workspace import SHORT_CHUNK, Shape, Workspace
 from .methods import Method, TreeMethod, VerificationMethod
 from .methods.hooks import ENTROPY, hooks_of
-from .packed_rows import place_rows
-from .passes import launch
-from .round import Round, no_draft, stream_state
-from .row_words import in_words_or_lead, read_in_words
-from .synthetic_trees import launch_synthetic_walk
-from .token_mask import mask_rows
-from .tree_walk import launch_walk, tree_walk
-from .workspace import SHORT_CHUNK, Shape, Workspace
+from .rows.ragged_offsets import place_rows
+from .rows.token_mask import mask_rows
+from .rows.unaligned import in_words_or_lead, read_in_words
+from .tree.synthetic import launch_synthetic_walk
+from .tree.walk import launch_walk, tree_walk
 
 MAX_COUNT_DRAFTS = 32
-"""Positions whose residual masses may be needed are the bits of one number (kernels.decide)."""
+"""Positions whose residual masses may be needed are the bits of one number (kernels.chain.accept_count)."""
 
 
 def _sums_drafts(draft: Draft, target_logits: Tensor, sampling: Sampling) -> bool:
@@ -73,7 +73,7 @@ def _may_lead(
     method: Method,
     mask: TokenMask | None,
 ) -> bool:
-    """Whether chunks of target rows may begin at words (kernels.row_words)."""
+    """Whether chunks of target rows may begin at words (kernels.rows.unaligned)."""
     has_words = mask is not None or draft.mask is not None or method.traits.decided_by_noise
     same_type = not reads_draft or (draft.logits is not None and draft.logits.dtype == target_logits.dtype)
     return same_type and not has_words and not sampling.truncates

@@ -27,8 +27,8 @@ if torch.cuda.is_available():
         os.environ.setdefault(name, str(ROOT / ".pytest_cache" / folder))
 else:
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    from tests.forked_workers import end_server, fork_workers
-    from tests.quick_interpreter import shorten
+    from tests.support.forked_workers import end_server, fork_workers
+    from tests.support.quick_interpreter import shorten
 
     fork_workers()
     shorten()

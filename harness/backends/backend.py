@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from harness.config.cell import CellConfig
+from harness.config.imported import ImportPath
+from harness.config.sections import BACKENDS, BackendConfig
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.gc_off import gc_off
 from harness.records.request import RequestRecord
 from harness.records.schema import Failure
-from harness.settings.cell import CellConfig
-from harness.settings.imported import ImportPath
-from harness.settings.sections import BACKENDS, BackendConfig
 from harness.workload.conversations import Conversation
 
 OnRequest = Callable[[int], None]

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from harness.constraint.masks import words_of
 from harness.drafters.protocol import Batch
+from harness.engine.constraint.masks import words_of
 from harness.models.cost import Cost
 from kernels.contract import (
     NO_TOKEN,
@@ -32,8 +32,8 @@ from kernels.contract import (
     TokenMask,
 )
 from kernels.depth import confidence, num_confident
-from kernels.dynamic_tree import best_children
-from kernels.streams import Purpose
+from kernels.random.streams import Purpose
+from kernels.tree.dynamic_shape import best_children
 
 if TYPE_CHECKING:
     from harness.drafters.draft_tree import DraftTree, Level

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.config.tree import Tree, depths_of
 from harness.drafters.protocol import Batch
 from harness.drafters.tree_growth import NodesToRead
 from harness.models.tree_places import ancestors
-from harness.settings.tree import Tree, depths_of
 from kernels.contract import NO_TOKEN, Draft, SiblingDraws
 from kernels.reference.tree_shape import branches, depths
 

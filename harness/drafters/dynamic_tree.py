@@ -1,4 +1,4 @@
-"""Dynamic trees: in each round the nodes that the drafter finds most probable (kernels.dynamic_tree).
+"""Dynamic trees: in each round the nodes that the drafter finds most probable (kernels.tree.dynamic_shape).
 
 Trees differ by request. Proposals are one-hot: rows alone decide which tokens are drafted.
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from harness.config.tree import DynamicTree
 from harness.drafters.protocol import Batch
 from harness.drafters.tree_growth import NodesToRead
 from harness.models.tree_places import ancestors
-from harness.settings.tree import DynamicTree
 from kernels.contract import Draft
-from kernels.dynamic_tree import Candidates, ChosenTree
+from kernels.tree.dynamic_shape import Candidates, ChosenTree
 
 if TYPE_CHECKING:
     from harness.drafters.draft_logits import DraftLogits

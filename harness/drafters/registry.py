@@ -36,6 +36,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from harness.config.cell import CellConfig
+from harness.config.drafting import CacheDtype
+from harness.config.imported import ImportPath
+from harness.config.models import DrafterConfig, DrafterKind, HeadChoices, NgramMatch, Weights
+from harness.config.own_code import own_place
+from harness.config.tree import DynamicTree
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
@@ -63,12 +69,6 @@ from harness.models.random_head import random_dflash, random_eagle, random_eagle
 from harness.models.random_target import architecture
 from harness.models.target import TargetModel
 from harness.models.zoo import ZOO, zoo_path
-from harness.settings.cell import CellConfig
-from harness.settings.drafting import CacheDtype
-from harness.settings.imported import ImportPath
-from harness.settings.models import DrafterConfig, DrafterKind, HeadChoices, NgramMatch, Weights
-from harness.settings.own_code import own_place
-from harness.settings.tree import DynamicTree
 from kernels.contract import DraftSampling
 
 KEY = "drafter.kind"
@@ -116,7 +116,7 @@ class DrafterSetup(NamedTuple):
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """One kind of drafter; harness.settings.models.DRAFTERS says what settings need to know of it."""
+    """One kind of drafter; harness.config.models.DRAFTERS says what settings need to know of it."""
 
     build: Callable[[DrafterSetup], Drafter]
     load: Callable[..., Head | TargetModel] | None = None

@@ -11,9 +11,9 @@ import math
 import time
 from collections.abc import Sequence
 
+from harness.config.step_times import StepTimes
 from harness.engine.graph_runner import GraphRunner
 from harness.engine.runner import EagerRunner, Launched
-from harness.settings.step_times import StepTimes
 
 NUM_REPEATS = 4
 """Of each measurement; the fastest counts, since interruptions only add time."""

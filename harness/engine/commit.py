@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.records.request import CutReason, FinishReason
 
 if TYPE_CHECKING:
-    from harness.constraint.grammar_state import ConstraintOutcome
+    from harness.engine.constraint.grammar_state import ConstraintOutcome
 
 
 class Commit(NamedTuple):

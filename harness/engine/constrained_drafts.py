@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from harness.constraint.grammar_state import GrammarState
-from harness.constraint.lookahead import Lookahead
-from harness.constraint.masks import Masks
-from harness.constraint.matcher import FREE
+from harness.engine.constraint.grammar_state import GrammarState
+from harness.engine.constraint.lookahead import Lookahead
+from harness.engine.constraint.masks import Masks
+from harness.engine.constraint.matcher import FREE
 from kernels.contract import TokenMask
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from harness.constraint.grammar_state import GrammarState
 from harness.engine.constrained_step import (
     ConstrainedStep,
     cut_rounds,
@@ -22,6 +21,7 @@ from harness.engine.constrained_step import (
     grammar_states_of,
     masking_drafts,
 )
+from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.graph_runner import CapturedStep, GraphRunner, StepSize, copy_in
 from harness.engine.runner import Launched
 from harness.engine.sequence import Sequence

@@ -3,7 +3,7 @@
     drafts (under masks, for requests in their answer) -> host: masks of the target's rows -> verification
     -> host: what may stay -> the drafter and the slots take it in
 
-It does not know limits, records or time; what stays is decided in harness.constraint, and counted in commit.py.
+It does not know limits, records or time; what stays is decided in harness.engine.constraint, and counted in commit.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from harness.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
-from harness.constraint.masks import Masks
-from harness.constraint.matcher import FREE
 from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
+from harness.engine.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
+from harness.engine.constraint.masks import Masks
+from harness.engine.constraint.matcher import FREE
 from harness.engine.rounds import Round, RowLayout, rounds_of
 from harness.engine.runner import EagerRunner, Launched
 from harness.engine.sequence import Sequence

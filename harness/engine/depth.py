@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from harness.config.depth import DepthTable, depth_at
+from harness.config.step_times import StepTimes
 from harness.engine.step_plan import StepPlan
-from harness.settings.depth import DepthTable, depth_at
-from harness.settings.step_times import StepTimes
 
 
 class Depth(Protocol):

@@ -24,6 +24,7 @@ from harness.engine.calibrate import measure_step_times
 from harness.engine.choose_runner import new_runner
 from harness.engine.decided_step import DecidedStep
 from harness.engine.depth import Depth, learn_from
+from harness.engine.gc_pause import gc_paused
 from harness.engine.measuring import Measuring
 from harness.engine.request import Answer, Request
 from harness.engine.scheduler import Scheduler
@@ -36,7 +37,6 @@ from harness.engine.to_records import EngineRun, Finished, Keeping
 from harness.engine.tree_step import TreeStep
 from harness.engine.under_way import UnderWay, completed
 from harness.models.target import TargetModel
-from harness.timing.gc_pause import gc_paused
 from kernels.core import Core, core_for
 
 FollowUp = Callable[[Answer], Request | None]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.settings.step_times import StepTimes
+from harness.config.step_times import StepTimes
 
 FIRST_GUESS, GUESS_ROUNDS = 0.7, 8.0
 """Prior of the first position's acceptance rate, and the rounds that a prior counts for; the prior of a deeper position

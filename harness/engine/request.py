@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.constraint.grammar_state import GrammarState
-from harness.constraint.parsers.parser import ReasoningParser
-from harness.settings.sampling import SamplingSettings
+from harness.config.sampling import SamplingSettings
+from harness.engine.constraint.grammar_state import GrammarState
+from harness.engine.constraint.parsers.parser import ReasoningParser
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
-from harness.constraint.grammar_state import ConstraintOutcome
 from harness.engine.commit import Commit
+from harness.engine.constraint.grammar_state import ConstraintOutcome
 from harness.records.request import CutReason
 from kernels.contract import NO_TOKEN
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from harness.constraint.grammar_state import ConstraintOutcome, GrammarState
+from harness.engine.constraint.grammar_state import ConstraintOutcome, GrammarState
 from harness.engine.inputs import in_pieces
 from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.constraint.grammar_state import ConstraintOutcome
 from harness.engine.commit import commit, is_left_whole, stays_whole
+from harness.engine.constraint.grammar_state import ConstraintOutcome
 from harness.engine.request import Answer, Limits, Request
 from harness.engine.rounds import (
     Round,

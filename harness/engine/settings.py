@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.config.sampling import SamplingSettings
+from harness.config.tree import DynamicTree, Tree
 from harness.drafters.own_drafter import OwnDrafter
 from harness.engine.request import Limits
 from harness.engine.row_groups import GROUP_TOKENS
 from harness.engine.token_logprobs import LogprobsSettings
-from harness.settings.sampling import SamplingSettings
-from harness.settings.tree import DynamicTree, Tree
 from kernels.contract import Verification
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.config.sampling import SamplingSettings
 from harness.engine.settings import EngineSettings
 from harness.models.fused.row_groups import RowGroups
-from harness.settings.sampling import SamplingSettings
 from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling, Slots
 
 NOT_DECIDING, DECODES, ENDS_PROMPT = 0, 1, 2

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.constraint.masks import BITS_PER_WORD, Masks, unpacked, words_ahead
-from harness.constraint.matcher import FREE
 from harness.engine.constrained_step import truncate_verdict
+from harness.engine.constraint.masks import BITS_PER_WORD, Masks, unpacked, words_ahead
+from harness.engine.constraint.matcher import FREE
 from harness.engine.slots import StepInputs
 from harness.engine.step import Drafted, Scored, Step, StepOutput, Verified
 from kernels.contract import TokenMask

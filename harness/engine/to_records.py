@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
-from harness.constraint.reasoning_span import find_reasoning_span
+from harness.engine.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
 from harness.engine.token_logprobs import unpacked_logprobs
 from harness.records.acceptance_terms import DraftTerms, RequestTerms

@@ -9,22 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.config.cell import CellConfig
+from harness.config.models import AS_FILED, DRAFTERS, DrafterConfig, DrafterKind, HeadChoices, TargetConfig, Weights
 from harness.models.accounting import Accepted, head_account, model_account, mtp_account
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.checkpoint import CheckpointError, named, stored_tensors
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
-from harness.settings.cell import CellConfig
-from harness.settings.models import (
-    AS_FILED,
-    DRAFTERS,
-    DrafterConfig,
-    DrafterKind,
-    HeadChoices,
-    TargetConfig,
-    Weights,
-)
 
 _READ_LAYERS = [kind.value for kind, traits in DRAFTERS.items() if "aux_layers" in traits.settings]
 """Kinds of heads that read states of some layers of the target."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.schema import SettingsError
 from harness.models.checkpoint import CheckpointError, named, no_tensor, other_shape, read_json, stored_tensors
 from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
@@ -19,8 +21,6 @@ from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer import eos_token_ids
 from harness.models.tokenizer_files import check_tokenizer_files
-from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.settings.schema import SettingsError
 
 GENERATION_CONFIG = "generation_config.json"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from harness.config.cell import CellConfig
+from harness.config.models import DrafterConfig, TargetConfig
+from harness.config.schema import SettingsError
 from harness.models.assumptions import assumed_of_drafter, assumed_of_target, assumed_of_vocabulary
 from harness.models.check_files import check_drafter_files
 from harness.models.checkpoint import CheckpointError
 from harness.models.described import described_drafter, described_target
 from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
-from harness.settings.cell import CellConfig
-from harness.settings.models import DrafterConfig, TargetConfig
-from harness.settings.schema import SettingsError
 
 
 def check_model_configs(cells: Sequence[CellConfig]) -> None:

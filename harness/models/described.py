@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.models import DrafterConfig, TargetConfig, Weights
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
 from harness.records.strict_json import parse_json
-from harness.settings.models import DrafterConfig, TargetConfig, Weights
 
 CONFIG = "config.json"
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.models import TargetConfig, Weights
 from harness.models.described import described_target
 from harness.models.token_ids import TOKENIZER, has_tokenizer
 from harness.models.tokenizer import eos_token_ids, load_own_tokenizer
 from harness.models.zoo import ZOO
-from harness.settings.models import TargetConfig, Weights
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
 from harness.models.cost import Cost, ModelCost
@@ -41,7 +42,6 @@ from harness.models.meta import on_meta
 from harness.models.target import OUTPUT, TargetModel, TargetOutput, check_copy
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
-from harness.settings.models import AS_FILED, HeadChoices
 
 
 class DFlashHead(Head):

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from harness.settings.models import Anchor
+from harness.config.models import Anchor
 
 NAMES = ("sample_from_anchor", "query_zero_predicts_next")
 NESTED = "dflash_config"

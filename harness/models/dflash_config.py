@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
+from harness.config.models import AS_FILED, Anchor, HeadChoices
 from harness.models.assumptions import assumed_of_head
 from harness.models.aux_layer_ids import aux_layers_of, checked_layers
 from harness.models.checkpoint import named
@@ -16,7 +17,6 @@ from harness.models.dflash_anchor import anchor_of
 from harness.models.eagle3_config import check_kind, stated_draft_vocab_size, stated_verifier
 from harness.models.head_fits import check_mask_token
 from harness.models.target import TargetModel
-from harness.settings.models import AS_FILED, Anchor, HeadChoices
 
 LAYER_TYPE = "qwen3"
 """Model type of its layers, whatever a file says of their sizes: all have norms of queries and keys."""

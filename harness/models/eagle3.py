@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
 from harness.models.decoder_layer import (
@@ -41,7 +42,6 @@ from harness.models.target import TargetModel, TargetOutput
 from harness.models.token_ids import missing_ids
 from harness.models.vocabulary import check_head_vocabulary
 from harness.models.zoo import zoo_path
-from harness.settings.models import AS_FILED, HeadChoices
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"

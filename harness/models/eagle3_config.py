@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
+from harness.config.models import AS_FILED, HeadChoices
 from harness.models.assumptions import assumed_of_head
 from harness.models.aux_layer_ids import DEEPSPEC, aux_layers_of, checked_layers, default_aux_layers
 from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
 from harness.models.head_fits import check_width
 from harness.models.target import TargetModel
-from harness.settings.models import AS_FILED, HeadChoices
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from harness.config.models import HeadChoices
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.model_types import HEAD_LAYERS
-from harness.settings.models import HeadChoices
 
 MASK_TOKEN_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Names of the mask token's id in files of P-EAGLE heads: of speculators, and of vLLM."""

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import OF_DRAFTER, Accepted
 from harness.models.checkpoint import Checkpoint, CheckpointError, WeightSource, checkpoint_folder, named
 from harness.models.cost import ModelCost
@@ -29,7 +30,6 @@ from harness.models.eagle3 import Eagle3Head, read_head
 from harness.models.eagle3_config import Eagle3Config, check_kind, eagle3_fields
 from harness.models.head_fits import MASK_TOKEN_FIELDS, check_mask_token, stated_mask_token
 from harness.models.target import TargetModel, TargetOutput
-from harness.settings.models import AS_FILED, HeadChoices
 
 MASK_HIDDEN = "mask_hidden"
 

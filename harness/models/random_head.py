@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from harness.config.models import AS_FILED, Anchor, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import read_json
@@ -33,7 +34,6 @@ from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
 from harness.models.target import TargetModel
 from harness.models.vocabulary import check_head_vocabulary
-from harness.settings.models import AS_FILED, Anchor, HeadChoices
 
 DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""

@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """Drafts of several rounds, in the definitions of `harness.metrics.columns`."""
+    """Drafts of several rounds, in the definitions of `harness.analysis.columns`."""
 
     num_drafts: int = 0
     num_draft_tokens: int = 0

@@ -1,6 +1,6 @@
 """One request and its rounds, which cannot be built inconsistent; knows no cells.
 
-Definitions of the counts: `harness.metrics.columns`.
+Definitions of the counts: `harness.analysis.columns`.
 """
 
 from __future__ import annotations

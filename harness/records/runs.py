@@ -66,7 +66,7 @@ def named(name: str) -> Path:
 
 
 _UNNAMED = re.compile(r"\d{8}-\d{6}-([a-z]+)", re.ASCII)
-"""Folder of a run without a name: time and word (harness.compose.unnamed)."""
+"""Folder of a run without a name: time and word (harness.runner.plan.unnamed)."""
 
 
 def is_unnamed(name: str) -> bool:

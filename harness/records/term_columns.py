@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.multi_drafts import MULTI_DRAFT_TERMS
+from kernels.tree.multi_drafts import MULTI_DRAFT_TERMS
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ COLUMNS: dict[str, TermColumn] = {
         is_required=False,
     ),
     **{
-        name: TermColumn(f"{rule.definition} (kernels/multi_drafts.py)", is_required=False)
+        name: TermColumn(f"{rule.definition} (kernels/tree/multi_drafts.py)", is_required=False)
         for name, rule in MULTI_DRAFT_TERMS.items()
     },
 }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from harness.metrics.answers import OtherAnswers, other_answers
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import groups, same_law, takes_argmax, unlike_baseline
+from harness.analysis.answers import OtherAnswers, other_answers
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import groups, same_law, takes_argmax, unlike_baseline
 from harness.report.table import NONE
 
 SAME_LAW = (

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Group, groups, method_name, same_law
-from harness.metrics.failed_cells import AXES
-from harness.metrics.ranking import THROUGHPUT
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import Group, groups, method_name, same_law
+from harness.analysis.failed_cells import AXES
+from harness.analysis.ranking import THROUGHPUT
 from harness.report.cell_names import (
     CONTEXT,
     context_texts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from harness.metrics.cell import CellResult
+from harness.analysis.cell import CellResult
 
 SHARE = "share_of_bound"
 DRAFTED_ENDS = (

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from harness.metrics.cell import CellResult
-from harness.metrics.flat_settings import flattened, listed
+from harness.analysis.cell import CellResult
+from harness.analysis.flat_settings import flattened, listed
+from harness.config.identity import key_without
+from harness.config.usage import used_settings
 from harness.report.cell_names import summary_order
-from harness.settings.identity import key_without
-from harness.settings.usage import used_settings
 
 PROMPT_SETTINGS = ("workload.dataset", "workload.subset", "workload.split", "workload.column", "workload.files")
 """With the file's name: what must agree before prompts of the same id are the same prompts."""

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Group, method_rank
-from harness.metrics.definitions import LABEL_NOTES
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import Group, method_rank
+from harness.analysis.definitions import LABEL_NOTES
+from harness.config.acceptance_profiles import AcceptanceProfile
+from harness.config.guarantee import RANDOM_WEIGHTS
+from harness.config.models import Weights, drafter_traits
+from harness.config.tree import is_chain, is_dynamic
 from harness.records.shared_cores import beside_other_workers
 from harness.report.loop_notes import LOOPS_NOTE, is_looping
-from harness.settings.acceptance_profiles import AcceptanceProfile
-from harness.settings.guarantee import RANDOM_WEIGHTS
-from harness.settings.models import Weights, drafter_traits
-from harness.settings.tree import is_chain, is_dynamic
 
 MINUS = " − "
 DISTURBED = "†"

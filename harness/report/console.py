@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
-from harness.metrics.cell import CellResult
-from harness.metrics.results import Results
+from harness.analysis.cell import CellResult
+from harness.analysis.results import Results
 from harness.report.cell_names import DISTURBED_NOTE, TREE_NOTES, label_notes
 from harness.report.first_screen import TITLE, FirstScreen
 from harness.report.loop_notes import LOOPS_NOTE

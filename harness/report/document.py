@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.metrics.flat_settings import value_rows
+from harness.analysis.flat_settings import value_rows
 from harness.records.files import write_atomically
 from harness.report.latex import PREAMBLE, escape, float_lines
 from harness.report.table import Table

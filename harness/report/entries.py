@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
-from harness.metrics.answers import other_answers
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import metric
-from harness.metrics.estimates import Estimate
+from harness.analysis.answers import other_answers
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
+from harness.analysis.estimates import Estimate
 from harness.report.cell_names import DISTURBED, drafter_name, is_disturbed
 from harness.report.loop_notes import LOOPS, is_inflated
 from harness.report.number_format import PLAIN, Number, without_width_zero

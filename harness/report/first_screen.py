@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import footnotes
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import footnotes
 from harness.report.blocks import Block, blocks, shared_settings
 from harness.report.cell_names import DISTURBED, is_disturbed
 from harness.report.loop_notes import LOOPS, is_looping, loop_text

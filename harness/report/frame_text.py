@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.metrics.columns import with_interval
-from harness.metrics.definitions import metric
-from harness.metrics.estimates import Estimate
+from harness.analysis.columns import with_interval
+from harness.analysis.definitions import metric
+from harness.analysis.estimates import Estimate
 from harness.report.number_format import format_estimate, without_width_zero
 
 
@@ -17,7 +17,7 @@ def with_intervals(frame: pd.DataFrame, name: str) -> pd.Series:
     """A metric with its interval, as the tables of a report print it.
 
     Args:
-        frame: from `harness.metrics.load_results`.
+        frame: from `harness.analysis.load_results`.
         name: column of a metric, such as acceptance_rate; KeyError if it is none.
 
     Returns:

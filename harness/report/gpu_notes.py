@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.metrics.cell import CellResult
+from harness.analysis.cell import CellResult
 from harness.records.gpu_samples import GpuSamples
 from harness.records.schema import CellRecord
 

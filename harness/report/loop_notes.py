@@ -1,10 +1,10 @@
-"""What a report says of cells some of whose answers loop; what a loop is: `harness.metrics.loops`."""
+"""What a report says of cells some of whose answers loop; what a loop is: `harness.analysis.loops`."""
 
 from __future__ import annotations
 
 from math import isnan
 
-from harness.metrics.cell import CellResult
+from harness.analysis.cell import CellResult
 from harness.report.number_format import format_value
 
 LOOPS = "‡"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
-from harness.metrics.recorded_terms import Recorded
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
+from harness.analysis.recorded_terms import Recorded
 from harness.records.counts import Knowledge
 from harness.report.bound_notes import bound_notes
 from harness.report.cell_names import label_notes

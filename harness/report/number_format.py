@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan
 
-from harness.metrics.estimates import Estimate
+from harness.analysis.estimates import Estimate
 
 NOT_AVAILABLE = "n/a"
 ROUNDING = 1e-9

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.metrics.results import Results
+from harness.analysis.results import Results
+from harness.config.usage import used_settings
 from harness.records.runs import Run
 from harness.report.cell_names import ASSUMED, TIMES, label_notes, layer_notes
 from harness.report.document import Document, Picture, Section, values_table
@@ -20,7 +21,6 @@ from harness.report.first_screen import TITLE, FirstScreen
 from harness.report.run_comparison import RunComparison
 from harness.report.sections import MadeTables, references
 from harness.report.warnings import warnings
-from harness.settings.usage import used_settings
 
 MAX_PAGE_ROWS = 100
 """Rows of all tables on the page together: a longer table is linked."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from harness.metrics.columns import PER_POSITION, SETTINGS, dictionary, with_interval
+from harness.analysis.columns import PER_POSITION, SETTINGS, dictionary, with_interval
 
 PAGES = ("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "results/*.md")
 INDEX = Path("results/index.csv")

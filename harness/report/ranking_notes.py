@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.ranking import FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION, Ranking
+from harness.analysis.ranking import FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION, Ranking
 from harness.report.cell_names import DISTURBED
 
 CANNOT_BE_TOLD = "cannot be told"

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import footnotes, metric
-from harness.metrics.estimates import paired_difference, paired_ratio
-from harness.metrics.flat_settings import distinct_values, listed
-from harness.metrics.results import Results, results_of
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import footnotes, metric
+from harness.analysis.estimates import paired_difference, paired_ratio
+from harness.analysis.flat_settings import distinct_values, listed
+from harness.analysis.results import Results, results_of
+from harness.config.usage import used_settings
 from harness.records.runs import Run, read_runs
 from harness.report.cell_matching import RULE, Pair, Side, matching_cells, matching_warnings, why_unmatched
 from harness.report.cell_names import MINUS, baseline_name, drafter_name, drafts_text, label_notes, label_suffix
 from harness.report.entries import metric_number, same_answers
 from harness.report.number_format import Number, count
 from harness.report.table import NONE, Entry, Table
-from harness.settings.usage import used_settings
 
 COMPARED = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "ttft_p50_ms")
 AS_RATIO = ("output_tokens_per_s",)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from harness.metrics.comparison import comparisons_frame
-from harness.metrics.results import Results
+from harness.analysis.comparison import comparisons_frame
+from harness.analysis.results import Results
 from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.concurrency import concurrency_tables

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import groupby
 from typing import NamedTuple, TextIO
 
-from harness.metrics.definitions import metric
+from harness.analysis.definitions import metric
 from harness.records.request import RequestRecord, RoundRecord
 
 REPLACEMENT = "\ufffd"
@@ -157,13 +157,13 @@ def logprob_lines(record: RequestRecord, decode: Callable[[Sequence[int]], str])
 
 
 def acceptance_line(record: RequestRecord) -> str:
-    """The acceptance of one request in one line, by the definitions of harness.metrics.definitions."""
+    """The acceptance of one request in one line, by the definitions of harness.analysis.definitions."""
     num_tokens, counts = record.num_output_tokens, record.counts
     if not record.rounds:
         known = f": accepted {counts.num_accepted_tokens}/{counts.num_draft_tokens} drafted" if counts else ""
         return f"{num_tokens} tokens{known}"
     # numpy is needed only here, and help must come at once
-    from harness.metrics.sums import request_sums
+    from harness.analysis.sums import request_sums
 
     reduced = request_sums([record], wall_s=1.0)
     total = {name: float(values.sum()) for name, values in reduced.sums.items()}

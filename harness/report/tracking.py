@@ -16,10 +16,10 @@ from typing import Any
 
 import pandas as pd
 
-from harness.metrics.frame import results_frame
-from harness.metrics.results import Results
-from harness.settings.schema import SettingsError
-from harness.settings.tracker import Tracker
+from harness.analysis.frame import results_frame
+from harness.analysis.results import Results
+from harness.config.schema import SettingsError
+from harness.config.tracker import Tracker
 
 PROJECT = "rejection-lab"
 """In Weights & Biases, unless WANDB_PROJECT names another."""

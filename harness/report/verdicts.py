@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan, nan
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Group, expected_difference, same_law
-from harness.metrics.estimates import Estimate, paired_difference
-from harness.metrics.ranking import THROUGHPUT, Ranking, comparable
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import Group, expected_difference, same_law
+from harness.analysis.estimates import Estimate, paired_difference
+from harness.analysis.ranking import THROUGHPUT, Ranking, comparable
 from harness.report.blocks import Block
 from harness.report.cell_names import depth_text
 from harness.report.entries import estimate_number, metric_number

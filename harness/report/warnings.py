@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.beyond_positions import drafts_beyond
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import unlike_baseline
-from harness.metrics.depths_taken import never_taken
-from harness.metrics.estimates import paired
-from harness.metrics.intervals import MIN_PROMPTS
-from harness.metrics.results import Results
-from harness.metrics.sessions import changed_between
+from harness.analysis.beyond_positions import drafts_beyond
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import unlike_baseline
+from harness.analysis.depths_taken import never_taken
+from harness.analysis.estimates import paired
+from harness.analysis.intervals import MIN_PROMPTS
+from harness.analysis.results import Results
+from harness.analysis.sessions import changed_between
+from harness.config.depth import depths_name
+from harness.config.run import skipped_lines
 from harness.records.runs import Run
 from harness.report.answer_notes import unlike_baseline_text
 from harness.report.cell_names import (
@@ -27,8 +29,6 @@ from harness.report.cell_names import (
 from harness.report.gpu_notes import gpu_notes
 from harness.report.loop_notes import LOOPS, is_looping, loop_text
 from harness.report.missing_values import UNKNOWN, masked_text
-from harness.settings.depth import depths_name
-from harness.settings.run import skipped_lines
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 LOOPS_NAMED = 8
@@ -129,7 +129,7 @@ def left_out(unreadable: Sequence[str]) -> list[str]:
     """That files were not used, and why.
 
     Args:
-        unreadable: see `harness.metrics.results.Results`.
+        unreadable: see `harness.analysis.results.Results`.
     """
     return [f"left out: {text}" for text in unreadable]
 

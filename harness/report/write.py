@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness.metrics.columns import dictionary
-from harness.metrics.frame import results_frame
-from harness.metrics.results import Results
+from harness.analysis.columns import dictionary
+from harness.analysis.frame import results_frame
+from harness.analysis.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
 from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report
@@ -34,7 +34,7 @@ def default_output(path: Path) -> Path:
 
 
 def rows(results: Results, row_format: str) -> str:
-    """One row per cell as text: csv and json hold every column of harness/metrics/COLUMNS.md, md the summary."""
+    """One row per cell as text: csv and json hold every column of harness/analysis/COLUMNS.md, md the summary."""
     if row_format == "md":
         return summary_table(results.cells).to_markdown()
     frame = results_frame(results.cells)

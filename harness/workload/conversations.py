@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
-from harness.settings.schema import SettingsError
-from harness.settings.workload import Layout, WorkloadConfig
+from harness.config.schema import SettingsError
+from harness.config.workload import Layout, WorkloadConfig
 from harness.workload.formats import prompt_file, read_prompts
 from harness.workload.hub_dataset import read_hub_prompts
 from harness.workload.prompt import Prompt

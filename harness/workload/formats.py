@@ -26,10 +26,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.config.sampling import GivenSampling
+from harness.config.schema import SettingsError
+from harness.config.workload import Layout
 from harness.records.strict_json import parse_json, shown
-from harness.settings.sampling import GivenSampling
-from harness.settings.schema import SettingsError
-from harness.settings.workload import Layout
 from harness.workload.line_keys import OTHER_LAYOUTS, REFUSED, check_known, check_not_refused, without_nulls
 from harness.workload.prompt import Prompt
 

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.settings.schema import SettingsError
+from harness.config.schema import SettingsError
 from harness.workload.formats import json_lines
 from harness.workload.hub_lookup import not_on_hub, offline
 from harness.workload.line_keys import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.settings.sampling import GivenSampling
+from harness.config.sampling import GivenSampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..decide import entry
+from ..chain.accept_count import entry
 from .hooks import Hooks
 
 

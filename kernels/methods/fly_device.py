@@ -10,10 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..acceptance_test import OPEN, PASSED
-from ..device_weights import inverse
-from ..row_words import load_row
-from ..token_mask import only_allowed
+from ..chain.acceptance import OPEN, PASSED
+from ..rows.softmax_weights import inverse
+from ..rows.token_mask import only_allowed
+from ..rows.unaligned import load_row
 from .hooks import OWN, Hooks
 from .probabilistic_device import compared_with_draft
 
@@ -38,7 +38,7 @@ def _below(
     """(int32 number of logits equal to `value`, the largest float32 logit below it) from place `first` of a row on.
 
     Args:
-        first: a multiple of TILE; places as in kernels.row_words.load_row.
+        first: a multiple of TILE; places as in kernels.rows.unaligned.load_row.
     """
     num_equal = tl.full((), 0, tl.int32)
     largest = tl.full((), -float("inf"), tl.float32)

@@ -38,13 +38,13 @@ class PR35461(Probabilistic):
         return HOOKS
 
     def uniforms(self, streams: Streams, positions: Tensor) -> Tensor:
-        from ..streams import Purpose, uniform
+        from ..random.streams import Purpose, uniform
 
         return uniform(streams.seeds[:, None], Purpose.coupled, positions, 0, ACCEPT_DRAW)
 
     def choose(self, weights: Tensor, streams: Streams, position: Tensor, recovers: Tensor) -> Tensor:
         """The argmax of log weights plus the noise that drafted the position."""
-        from ..streams import gumbel
+        from ..random.streams import gumbel
 
         return (weights.log() + gumbel(streams.seeds, position, weights.shape[1])).argmax(dim=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..device_streams import COUPLED, to_unit, words
+from ..random.device_streams import COUPLED, to_unit, words
 from .hooks import SHARED, Hooks
 from .probabilistic_device import compared_with_draft
 

@@ -139,12 +139,12 @@ class TreeHooks:
     """How the kernels walk through the trees of a rule."""
 
     leaves_first: bool = False
-    """A path is accepted as a whole or shortened (kernels.traversal_walk); else from the context down, each child
-    against what is left of its parent's row (kernels.rejection_walk)."""
+    """A path is accepted as a whole or shortened (kernels.tree.traversal_walk); else from the context down, each child
+    against what is left of its parent's row (kernels.tree.rejection_walk)."""
     shares_discount: bool = False
-    """The children of a node are tested together, at a common discount (kernels.kseq_ratio)."""
+    """The children of a node are tested together, at a common discount (kernels.tree.kseq_ratio)."""
     ignores_tokens: bool = False
-    """The path follows from rates, before a row is read (kernels.synthetic_trees)."""
+    """The path follows from rates, before a row is read (kernels.tree.synthetic)."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Rule:
 
     def uniforms(self, streams: Streams, positions: Tensor) -> Tensor:
         """[R, K] float64, the numbers that decide about the draft tokens at some positions, [R, K] int64."""
-        from ..streams import Purpose, uniform
+        from ..random.streams import Purpose, uniform
 
         return uniform(streams.seeds[:, None], Purpose.accept, positions, streams.rounds[:, None])
 
@@ -256,8 +256,8 @@ class Rule:
         """
         import torch
 
+        from ..random.streams import Purpose, uniform
         from ..reference.choose import choose
-        from ..streams import Purpose, uniform
 
         purposes = torch.where(recovers, int(Purpose.residual), int(Purpose.bonus))
         return choose(weights, uniform(streams.seeds, purposes, position, streams.rounds))
@@ -277,7 +277,7 @@ class Rule:
         Args:
             proposal: the round.
             streams: fields [R].
-            noise_of: gives the noise of coupled drafts, as kernels.streams.gumbel.
+            noise_of: gives the noise of coupled drafts, as kernels.random.streams.gumbel.
         """
         import torch
 
@@ -300,7 +300,7 @@ class Rule:
 
     def excess(self, proposal: Proposal, uniforms: Tensor) -> Tensor:
         """[R, K] float64, how far u * denominator lies above the numerator, in units of the relative error of a
-        probability (harness.agreement.acceptance_margin); negative where the draft token passes."""
+        probability (harness.checks.agreement.acceptance_margin); negative where the draft token passes."""
         odds = self.odds(proposal)
         return relative_excess(odds, uniforms, uniforms * odds.denominator + odds.numerator)
 

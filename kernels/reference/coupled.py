@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..checks import check_num_tokens
 from ..contract import Drawn, Sampling, Streams, TokenMask
-from ..streams import gumbel
+from ..random.streams import gumbel
 from .draw import drawn
 from .token_mask import without_forbidden
 from .truncation import largest, processed
 
 Noise = Callable[[Tensor, Tensor, int], Tensor]
-"""`kernels.streams.gumbel`, or what keeps its rows."""
+"""`kernels.random.streams.gumbel`, or what keeps its rows."""
 
 
 def coupled_draw(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Drawn, RowStats, Sampling, Streams, TokenMask
-from ..streams import Purpose, uniform
+from ..random.streams import Purpose, uniform
 from .choose import choose
 from .token_mask import without_forbidden
 from .truncation import Processed, keep_row_stats, processed

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..contract import NO_TOKEN, RowStats, Sampling, Streams, TokenMask
 from ..methods import SMALLEST_REST, SiblingDraws
-from ..streams import Purpose, uniform
+from ..random.streams import Purpose, uniform
 from .choose import choose
 from .token_mask import without_forbidden
 from .truncation import keep_row_stats, processed

@@ -11,7 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor
 
-from ..streams import gumbel
+from ..random.streams import gumbel
 
 MAX_BYTES = 2**26
 """Room for kept rows: 1,365 of 6,144 tokens, 65 of 128,256."""
@@ -20,7 +20,7 @@ MAX_ROWS = 4096
 
 
 class KeptNoise:
-    """`kernels.streams.gumbel` with a memory; the oldest rows make room for new ones."""
+    """`kernels.random.streams.gumbel` with a memory; the oldest rows make room for new ones."""
 
     def __init__(self) -> None:
         self._rows = torch.empty(0, 0, dtype=torch.float64)
@@ -28,7 +28,7 @@ class KeptNoise:
         """(seed, position) -> row, the oldest first."""
 
     def __call__(self, seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-        """[N, V] float64; arguments as for `kernels.streams.gumbel`."""
+        """[N, V] float64; arguments as for `kernels.random.streams.gumbel`."""
         capacity = min(MAX_ROWS, MAX_BYTES // (8 * vocab_size))
         wanted = list(zip(seeds.tolist(), positions.tolist(), strict=True))
         if len(wanted) > capacity:

@@ -1,4 +1,4 @@
-"""What several drafts a position would be worth at the contexts of a chain: the terms of kernels.multi_drafts.
+"""What several drafts a position would be worth at the contexts of a chain: the terms of kernels.tree.multi_drafts.
 
 A context is the chain's: what follows a draft token that only a tree would have is not in it, so nothing here is the
 length of a tree.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Sampling
-from ..multi_drafts import MAX_DRAFTS, MULTI_DRAFT_TERMS, multi_draft_term
+from ..tree.multi_drafts import MAX_DRAFTS, MULTI_DRAFT_TERMS, multi_draft_term
 from .masses import places_per_chunk
 from .optimal_acceptance import distinct_bound, independent_bound, top_bound
 from .proposal import on_target_vocab, propose

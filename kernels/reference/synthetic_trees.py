@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Streams
-from ..streams import Purpose, uniform
+from ..random.streams import Purpose, uniform
 from .tree_proposal import TreeProposal
 from .tree_walk import Walked
 

@@ -21,7 +21,7 @@ from ..contract import (
     VerificationResult,
 )
 from ..methods import OwnMethod, Rule, TreeMethod
-from ..streams import gumbel
+from ..random.streams import gumbel
 from .coupled import Noise
 from .greedy import verify_greedy
 from .own_method import Checked

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Draft, Sampling, Streams, Verification, VerificationResult
-from ..streams import Purpose, uniform
+from ..random.streams import Purpose, uniform
 from .choose import choose
 from .proposal import leading
 from .tree_proposal import TreeProposal, propose_trees

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 
 from harness.backends.local.model_store import StoredModels
+from harness.config.models import DrafterConfig
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
-from harness.settings.models import DrafterConfig
 
 ADVICE = (
     "CUDA graphs, the activations of a forward and rows that wait to be measured come on top. Lower "

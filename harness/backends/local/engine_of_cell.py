@@ -12,6 +12,13 @@ from pathlib import Path
 
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.local.model_store import Models, StoredModels
+from harness.config.cell import CellConfig
+from harness.config.depth import PLANNER
+from harness.config.device import resolve_graphs
+from harness.config.identity import key_without
+from harness.config.imported import ImportPath
+from harness.config.sections import LogprobsMode
+from harness.config.tree import DynamicTree
 from harness.drafters.chain import DrafterShape
 from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
@@ -25,13 +32,6 @@ from harness.models.fingerprint import fingerprint
 from harness.models.fused.tree_rows import MAX_NODES
 from harness.models.meta import WithoutValues
 from harness.models.target import TargetModel
-from harness.settings.cell import CellConfig
-from harness.settings.depth import PLANNER
-from harness.settings.device import resolve_graphs
-from harness.settings.identity import key_without
-from harness.settings.imported import ImportPath
-from harness.settings.sections import LogprobsMode
-from harness.settings.tree import DynamicTree
 from kernels.core import Core, reference_core, triton_core
 from kernels.methods.hooks import runs_on_kernels
 

@@ -12,7 +12,7 @@ from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.engine.engine import Engine
 
 if TYPE_CHECKING:
-    from harness.compile_ahead.compilation import Compilation
+    from harness.engine.compile_ahead.compilation import Compilation
 
 
 class KernelsAhead:
@@ -58,7 +58,7 @@ def kernels_ahead_of(engines: Sequence[EngineOfCell], device: torch.device) -> K
     # a machine without a GPU need not have triton
     from triton import knobs
 
-    from harness.compile_ahead.compilation import Compilation
+    from harness.engine.compile_ahead.compilation import Compilation
 
     if knobs.runtime.interpret:
         return None

@@ -13,6 +13,9 @@ from harness.backends.local.kernels_ahead import KernelsAhead, kernels_ahead_of
 from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
 from harness.backends.local.warm_up import first_steps
+from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerDrafts
+from harness.config.device import resolve_device, resolved_backend
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
@@ -20,9 +23,6 @@ from harness.models.assumptions import by_role
 from harness.models.target import TargetModel
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.request import RequestRecord
-from harness.settings.cell import CellConfig
-from harness.settings.constraint import AnswerDrafts
-from harness.settings.device import resolve_device, resolved_backend
 from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 

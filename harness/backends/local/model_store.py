@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from harness.config.device import resolve_device, resolve_dtype
+from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.config.sections import BackendConfig
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.accounting import Accepted
 from harness.models.fp8_linear import FP8
@@ -15,9 +18,6 @@ from harness.models.meta import META
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 from harness.models.weight_layout import lay_out
-from harness.settings.device import resolve_device, resolve_dtype
-from harness.settings.models import DrafterConfig, TargetConfig, Weights
-from harness.settings.sections import BackendConfig
 
 FP8_CAPABILITY = (8, 9)
 """Of the first GPUs that convert e4m3."""

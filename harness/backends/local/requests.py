@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
-from harness.constraint.cell_constraint import CellConstraint
-from harness.constraint.grammar_text import UnusableGrammarError
+from harness.config.cell import CellConfig
+from harness.config.guarantee import guarantee
+from harness.config.sampling import SamplingSettings
+from harness.config.workload import TooLong
+from harness.engine.constraint.cell_constraint import CellConstraint
+from harness.engine.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
 from harness.records.request import RequestRecord
-from harness.settings.cell import CellConfig
-from harness.settings.guarantee import guarantee
-from harness.settings.sampling import SamplingSettings
-from harness.settings.workload import TooLong
 from harness.workload.chat import EncodedChat, chat_messages, encode_chat
 from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt

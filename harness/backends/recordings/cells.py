@@ -23,23 +23,18 @@ from harness.backends.recordings.read import (
     recordings_at,
 )
 from harness.backends.recordings.to_records import Converted, LeftOut, converted
+from harness.config.cell import CellConfig
+from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
+from harness.config.guarantee import guarantee, labels
+from harness.config.identity import plain_values
+from harness.config.models import DrafterConfig, DrafterKind, TargetConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.workload import WorkloadConfig
 from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import identity, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at, shown
-from harness.settings.cell import CellConfig
-from harness.settings.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
-from harness.settings.guarantee import guarantee, labels
-from harness.settings.identity import plain_values
-from harness.settings.models import DrafterConfig, DrafterKind, TargetConfig
-from harness.settings.sections import (
-    BackendConfig,
-    DecodingConfig,
-    MeasurementConfig,
-    VerificationConfig,
-)
-from harness.settings.workload import WorkloadConfig
 
 WORKER = "harness.plugins.vllm:WorkerExtension"
 """`backend.kind` of the cells: what generated."""

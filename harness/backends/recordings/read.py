@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.config.drafting import CacheDtype
+from harness.config.models import DrafterKind
 from harness.plugins.recording.content import EXPECTED, MAGIC, SUFFIX, from_text
 from harness.plugins.recording.frames import DamagedFramesError, read_frames
 from harness.records.acceptance_terms import COLUMNS, Floats
 from harness.records.request import EXPECTED_METHODS
 from harness.records.strict_json import at, shown, typed
-from harness.settings.drafting import CacheDtype
-from harness.settings.models import DrafterKind
 from kernels.methods import VerificationMethod
 
 _LAST_UNIX_S = 253_402_300_799

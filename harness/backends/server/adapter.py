@@ -15,9 +15,9 @@ from harness.backends.server.counters import Counters
 from harness.backends.server.load_result import Answered
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, Unsplit
+from harness.config.cell import CellConfig
+from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts, Knowledge
-from harness.settings.cell import CellConfig
-from harness.settings.sampling import SamplingSettings
 from kernels.methods import DraftSampling
 
 

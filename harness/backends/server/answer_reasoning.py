@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.constraint.answer_check import AnswerCheck
-from harness.constraint.reasoning_span import find_reasoning_span
+from harness.engine.constraint.answer_check import AnswerCheck
+from harness.engine.constraint.reasoning_span import find_reasoning_span
 from harness.records.request import RequestRecord
 
 UNKNOWN_DRAFT = -2

@@ -11,7 +11,7 @@ from harness.backends.server.answer_reasoning import with_reasoning
 from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import INCONSISTENT, Steps, Unsplit, rounds_of
-from harness.constraint.answer_check import AnswerCheck
+from harness.engine.constraint.answer_check import AnswerCheck
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import FinishReason, RequestRecord

@@ -10,8 +10,8 @@ from pathlib import PurePath
 
 from harness.backends.server.get import TooSlow, model_served
 from harness.backends.server.interpreter import checked_python
-from harness.settings.schema import SettingsError
-from harness.settings.server import ServerConfig
+from harness.config.schema import SettingsError
+from harness.config.server import ServerConfig
 
 _LIMIT_S = 4.0
 _IS_MODULE_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"

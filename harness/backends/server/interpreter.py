@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.settings.schema import SettingsError
+from harness.config.schema import SettingsError
 
 
 def python_of(environment: Path) -> Path:

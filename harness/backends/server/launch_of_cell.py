@@ -9,7 +9,7 @@ from harness.backends.server.interpreter import checked_python
 from harness.backends.server.process import Launch, launch_of
 from harness.backends.server.random_models import served_target
 from harness.backends.server.vllm_cpu import start
-from harness.settings.cell import CellConfig
+from harness.config.cell import CellConfig
 
 CONTEXT = "{context}"
 

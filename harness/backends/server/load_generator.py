@@ -20,8 +20,8 @@ from harness.backends.server.client import Client, connected
 from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
+from harness.config.cell import CellConfig
 from harness.records.schema import Failure
-from harness.settings.cell import CellConfig
 from harness.workload.chat import thinking_arguments
 from harness.workload.conversations import Conversation
 

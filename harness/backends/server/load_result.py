@@ -12,8 +12,8 @@ from harness.backends.server.loop_delay import LoopDelay
 from harness.backends.server.prompts import Question
 from harness.backends.server.reply import Reply
 from harness.records.counts import Arrival
+from harness.records.in_flight import shared_clock
 from harness.records.schema import Failure
-from harness.timing.in_flight import shared_clock
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.server.held_tokens import byte_vocabulary
-from harness.constraint.answer_check import AnswerCheck
+from harness.config.cell import CellConfig
+from harness.config.models import TargetConfig
+from harness.config.sampling import SamplingSettings
+from harness.config.workload import TooLong
+from harness.engine.constraint.answer_check import AnswerCheck
 from harness.models.gguf import gguf_tokenizer, is_gguf
-from harness.settings.cell import CellConfig
-from harness.settings.models import TargetConfig
-from harness.settings.sampling import SamplingSettings
-from harness.settings.workload import TooLong
 from harness.workload.chat import chat_messages, decode_answer, encode_chat
 from harness.workload.conversations import Conversation, exact_length
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.server.prompts import TOKENIZER_FILES, drafter_path, target_path
-from harness.settings.cell import CellConfig
-from harness.settings.models import DrafterKind, TargetConfig, Weights
+from harness.config.cell import CellConfig
+from harness.config.models import DrafterKind, TargetConfig, Weights
 
 
 def draws_weights(cell: CellConfig) -> bool:

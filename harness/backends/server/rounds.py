@@ -57,7 +57,7 @@ def rounds_of(
         max_new_tokens: limit of the request; a lower one of the server shows where it ended for its length.
         finish_reason: why it ended.
         submitted_s: when it began.
-        clock: time -> the request's share of the time up to there (`harness.timing.in_flight`).
+        clock: time -> the request's share of the time up to there (`harness.records.in_flight`).
 
     Raises:
         MalformedAnswer: steps and tokens contradict each other.

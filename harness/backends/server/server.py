@@ -25,12 +25,12 @@ from harness.backends.server.prompts import ServedPrompts
 from harness.backends.server.random_models import served_drafter
 from harness.backends.server.rounds import places_are_told
 from harness.backends.server.weights import models_of
+from harness.config.cell import CellConfig
+from harness.config.server import what_was_run
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.provenance import NO_VERSION
 from harness.records.request import RequestRecord
 from harness.records.schema import CLIENT_CPU, CellRecord, Failure
-from harness.settings.cell import CellConfig
-from harness.settings.server import what_was_run
 from harness.workload.conversations import Conversation
 
 OTHER_LOAD = 0.05

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.backends.server.random_models import draws_weights, served_drafter, served_target
+from harness.config.cell import CellConfig
 from harness.models.gguf import gguf_in
-from harness.settings.cell import CellConfig
 
 NO_WEIGHTS = ("", ".json", ".jinja", ".md", ".txt", ".py", ".yaml", ".yml", ".model")
 """Suffixes of settings, texts and tokenizers."""

@@ -22,8 +22,8 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.contract import Streams
-from kernels.device_streams import DRAFT, words
-from kernels.streams import Purpose, philox
+from kernels.random.device_streams import DRAFT, words
+from kernels.random.streams import Purpose, philox
 
 
 class Handover(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from harness.metrics.cell import CellResult
+from harness.analysis.cell import CellResult
 from harness.report.cell_names import drafter_name
 from harness.report.figures.sheet import Sheet
 

@@ -8,8 +8,8 @@ from itertools import product
 from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import ids_of_same_law
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import ids_of_same_law
 from harness.report.figures.panels import LegendEntry, Point, draw_points, finish, grid, offset, panel_rows
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import SAME_LAW_TEXT, Look

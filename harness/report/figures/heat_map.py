@@ -13,9 +13,9 @@ from itertools import product
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import ids_of_same_law
-from harness.metrics.definitions import metric
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import ids_of_same_law
+from harness.analysis.definitions import metric
 from harness.report.cell_names import DISTURBED, is_disturbed
 from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
 from harness.report.figures.panels import LINE_INCHES, grid, with_title

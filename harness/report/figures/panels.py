@@ -10,9 +10,9 @@ from math import ceil, isnan
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import metric
-from harness.metrics.estimates import Estimate
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
+from harness.analysis.estimates import Estimate
 from harness.report.cell_names import is_disturbed
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import method_name, method_rank
-from harness.metrics.estimates import Estimate
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import method_name, method_rank
+from harness.analysis.estimates import Estimate
 from harness.report.cell_names import (
     CONTEXT,
     context_texts,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.metrics.cell import CellResult
-from harness.metrics.estimates import Estimate
+from harness.analysis.cell import CellResult
+from harness.analysis.estimates import Estimate
 from harness.report.figures.panels import finish, grid, panel_rows
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look

@@ -7,8 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.metrics.cell import CellResult
-from harness.metrics.estimates import Estimate
+from harness.analysis.cell import CellResult
+from harness.analysis.estimates import Estimate
 from harness.records.files import write_atomically
 from harness.report.figures.kinds import FIGURES, FigureKind
 from harness.report.figures.sheet import sheet_of

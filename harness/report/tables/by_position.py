@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import metric
-from harness.metrics.estimates import paired_difference
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
+from harness.analysis.estimates import paired_difference
 from harness.report.blocks import Block, own_labels
 from harness.report.cell_names import varying
 from harness.report.entries import estimate_number

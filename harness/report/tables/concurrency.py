@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Series, series_along
-from harness.metrics.definitions import footnotes
-from harness.metrics.estimates import Estimate
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import Series, series_along
+from harness.analysis.definitions import footnotes
+from harness.analysis.estimates import Estimate
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes

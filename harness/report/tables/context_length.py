@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import CellResult
-from harness.metrics.context_length import ContextClass, by_context_length
-from harness.metrics.definitions import INTERVALS, metric
+from harness.analysis.cell import CellResult
+from harness.analysis.context_length import ContextClass, by_context_length
+from harness.analysis.definitions import INTERVALS, metric
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import count

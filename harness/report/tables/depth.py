@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import SHAPE, Series, series_along
-from harness.metrics.definitions import footnotes
-from harness.metrics.depth_optimum import DEPTH_SETTINGS
-from harness.metrics.estimates import NOT_AVAILABLE, Estimate
-from harness.metrics.ranking import Ranking, comparable
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import SHAPE, Series, series_along
+from harness.analysis.definitions import footnotes
+from harness.analysis.depth_optimum import DEPTH_SETTINGS
+from harness.analysis.estimates import NOT_AVAILABLE, Estimate
+from harness.analysis.ranking import Ranking, comparable
+from harness.config.guarantee import RANDOM_WEIGHTS
 from harness.report.cell_names import CONTEXT, label_suffix, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes, table_notes
 from harness.report.ranking_notes import CANNOT_BE_TOLD, ranking_notes
 from harness.report.table import NONE, Entry, Table
-from harness.settings.guarantee import RANDOM_WEIGHTS
 from kernels.methods import Guarantee
 
 BEST, EQUAL, WORSE = "best", "not told apart from the best", "worse"

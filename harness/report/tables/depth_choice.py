@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.metrics.cell import CellResult
-from harness.metrics.depth_optimum import Reached, depth_families
-from harness.metrics.estimates import Estimate
-from harness.metrics.recorded_terms import Recorded
+from harness.analysis.cell import CellResult
+from harness.analysis.depth_optimum import Reached, depth_families
+from harness.analysis.estimates import Estimate
+from harness.analysis.recorded_terms import Recorded
 from harness.report.cell_names import CONTEXT, DISTURBED, depth_text, is_disturbed, varying
 from harness.report.entries import settings_of
 from harness.report.number_format import Number, without_width_zero

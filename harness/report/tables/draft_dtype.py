@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import Group, groups
-from harness.metrics.estimates import paired_difference
-from harness.metrics.recorded_terms import Recorded
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import Group, groups
+from harness.analysis.estimates import paired_difference
+from harness.analysis.recorded_terms import Recorded
 from harness.report.cell_names import group_title, label_suffix
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import table_notes

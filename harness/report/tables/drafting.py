@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
 from harness.report.cell_names import group_title
 from harness.report.entries import estimate_number
 from harness.report.missing_values import table_notes

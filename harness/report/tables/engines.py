@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import footnotes, metric
-from harness.metrics.engines import LOCAL, EnginePair, block_pairs, client_share, engine_pairs, ratio_by_blocks
-from harness.metrics.estimates import paired_ratio
-from harness.metrics.intervals import MIN_BLOCKS
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import footnotes, metric
+from harness.analysis.engines import LOCAL, EnginePair, block_pairs, client_share, engine_pairs, ratio_by_blocks
+from harness.analysis.estimates import paired_ratio
+from harness.analysis.intervals import MIN_BLOCKS
 from harness.records.provenance import measured_with
 from harness.records.schema import CellRecord
 from harness.report.cell_names import (

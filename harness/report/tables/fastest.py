@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.metrics.cell import CellResult
-from harness.metrics.ranking import Ranking, comparable
+from harness.analysis.cell import CellResult
+from harness.analysis.ranking import Ranking, comparable
 from harness.report.cell_names import CONTEXT, column_name, drafter_name, label_suffix, varying
 from harness.report.entries import estimate_number, setting
 from harness.report.missing_values import table_notes

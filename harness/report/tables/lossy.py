@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import groups
-from harness.metrics.estimates import Estimate, paired_difference
-from harness.metrics.recorded_terms import Recorded
-from harness.metrics.results import Results
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import groups
+from harness.analysis.estimates import Estimate, paired_difference
+from harness.analysis.recorded_terms import Recorded
+from harness.analysis.results import Results
 from harness.report.cell_names import column_name, group_title
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import table_notes

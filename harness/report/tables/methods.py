@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from harness.metrics.cell import CellResult
-from harness.metrics.comparison import SHAPE, Group, expected_difference, groups, method_name, same_law, takes_argmax
-from harness.metrics.definitions import footnotes, metric
-from harness.metrics.estimates import Estimate, paired_difference, paired_ratio
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import SHAPE, Group, expected_difference, groups, method_name, same_law, takes_argmax
+from harness.analysis.definitions import footnotes, metric
+from harness.analysis.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.report.answer_notes import OTHER_ANSWERS, SAME_LAW, answers_entry, argmax_notes, law_notes
 from harness.report.bound_notes import bound_notes

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import INTERVALS, PLACES, TIME_INTERVALS, metric
-from harness.metrics.estimates import paired_ratio
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import INTERVALS, PLACES, TIME_INTERVALS, metric
+from harness.analysis.estimates import paired_ratio
+from harness.config.constraint import PolicyKind
 from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count, without_width_zero
 from harness.report.table import NONE, Entry, Table
-from harness.settings.constraint import PolicyKind
 
 POLICIES = tuple(item.value for item in PolicyKind)
 """In the order in which they are printed."""

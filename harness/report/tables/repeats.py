@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import metric
-from harness.metrics.intervals import MIN_REPEATS
-from harness.metrics.repeats import mean_over_repeats, repeats, values_of_repeats
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
+from harness.analysis.intervals import MIN_REPEATS
+from harness.analysis.repeats import mean_over_repeats, repeats, values_of_repeats
 from harness.report.cell_names import CONTEXT, label_suffix, summary_order, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import NOT_AVAILABLE, Number

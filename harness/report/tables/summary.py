@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import is_measured_beside, metric
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import is_measured_beside, metric
 from harness.records.request import EXPECTED_METHODS
 from harness.report.cell_names import CONTEXT, layer_notes, summary_order, varying
 from harness.report.entries import estimate_number, setting, settings_of

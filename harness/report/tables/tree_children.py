@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from harness.metrics.cell import CellResult
-from harness.metrics.definitions import INTERVALS
-from harness.metrics.tree_children import CHILD_RATE, ChildRate, child_rates
+from harness.analysis.cell import CellResult
+from harness.analysis.definitions import INTERVALS
+from harness.analysis.tree_children import CHILD_RATE, ChildRate, child_rates
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count

@@ -1,4 +1,4 @@
-"""llama.cpp's server; `harness.settings.server` says what it was run against.
+"""llama.cpp's server; `harness.config.server` says what it was run against.
 
 It drafts only by --spec-type: a draft model alone (-md) is loaded and never used. Drafts are the drafter's most
 probable tokens; the target's own draw verifies them, whatever the temperature, which is `strict`. Its own endpoint is
@@ -17,10 +17,10 @@ from harness.backends.server.held_tokens import ids_of_chunks
 from harness.backends.server.reply import Chunk, Reply, drafts_so_far
 from harness.backends.server.rounds import Steps, Unsplit
 from harness.backends.server.step_boundaries import steps_between
+from harness.config.models import DrafterKind
+from harness.config.sampling import SamplingSettings
 from harness.models.gguf import gguf_in
 from harness.records.counts import DraftCounts
-from harness.settings.models import DrafterKind
-from harness.settings.sampling import SamplingSettings
 
 COUNTED = ("draft_n", "draft_n_accepted")
 COUNTER = "llamacpp:spec_decode_num_{}_total"

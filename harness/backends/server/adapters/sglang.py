@@ -7,9 +7,9 @@ from typing import Any
 from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
+from harness.config.models import DrafterKind
+from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts
-from harness.settings.models import DrafterKind
-from harness.settings.sampling import SamplingSettings
 from kernels.methods import VerificationMethod
 
 ALGORITHMS = {

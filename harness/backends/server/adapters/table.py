@@ -7,7 +7,7 @@ from harness.backends.server.adapters.llama_cpp import LlamaCppAdapter
 from harness.backends.server.adapters.sglang import SglangAdapter
 from harness.backends.server.adapters.tensorrt_llm import TensorrtLlmAdapter
 from harness.backends.server.adapters.vllm import VllmAdapter
-from harness.settings.server import Engine
+from harness.config.server import Engine
 
 ADAPTERS: dict[Engine, type[Adapter]] = {
     Engine.plain: Adapter,

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.counters import Counters
+from harness.config.models import DrafterKind
+from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts
-from harness.settings.models import DrafterKind
-from harness.settings.sampling import SamplingSettings
 
 DECODING_TYPES = {
     DrafterKind.eagle: "Eagle",

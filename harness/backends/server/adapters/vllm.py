@@ -1,4 +1,4 @@
-"""vLLM, 0.25 to 0.33. `harness.settings.server` says what it was run against; all else is written from its source."""
+"""vLLM, 0.25 to 0.33. `harness.config.server` says what it was run against; all else is written from its source."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from harness.backends.server.random_models import draws_weights
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
+from harness.config.constraint import GrammarKind
+from harness.config.models import DrafterKind
+from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts, Knowledge
-from harness.settings.constraint import GrammarKind
-from harness.settings.models import DrafterKind
-from harness.settings.sampling import SamplingSettings
 from kernels.methods import VerificationMethod
 
 METHODS = {

@@ -1,0 +1,1 @@
+"""Judges or times something: one sub-package each."""

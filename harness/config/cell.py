@@ -1,0 +1,301 @@
+"""One cell: its sections of settings together, and their invalid combinations.
+
+Hydra composes the settings and `harness.runner.plan.compose` turns them into these objects once; no other layer handles
+dicts. This module knows neither torch nor Hydra, nor that a sweep may skip a cell without a meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from harness.config.constraint import AnswerDrafts, ConstraintConfig
+from harness.config.drafting import (
+    DraftingConfig,
+    DraftSamplingChoice,
+    DrawnFrom,
+    SiblingsChoice,
+    cache_rounds,
+    siblings_of,
+)
+from harness.config.imported import ImportPath, is_import_path
+from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.server import ServerConfig
+from harness.config.tree_combinations import TREE_COMBINATIONS
+from harness.config.workload import WorkloadConfig
+from kernels.methods import DraftSampling, SiblingDraws
+
+
+class InvalidCombinationError(ValueError):
+    """Settings that are valid one by one and invalid in combination; a sweep may skip such a cell."""
+
+
+@dataclass
+class CellConfig:
+    """Everything that determines the result of one cell.
+
+    Raises:
+        InvalidCombinationError: drafts and verification are an invalid combination.
+    """
+
+    target: TargetConfig = field(default_factory=TargetConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    drafting: DraftingConfig = field(default_factory=DraftingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    verification: VerificationConfig = field(default_factory=VerificationConfig)
+    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
+    seed: int = 0
+    """Everything random is drawn from it: order of the prompts, drafts, verification."""
+
+    def __post_init__(self) -> None:
+        reason = self.invalid_reason()
+        if reason is not None:
+            raise InvalidCombinationError(reason)
+
+    @property
+    def imported(self) -> dict[str, ImportPath]:
+        """The objects of the user's own that it uses, by setting."""
+        named: dict[str, object] = {"backend.kind": self.backend.kind, "drafter.kind": self.drafter.kind}
+        if not self.is_baseline:
+            named["verification.method"] = self.verification.method
+        if self.constraint.policy is not None:
+            named["constraint.parser"] = self.constraint.parser
+        return {key: ImportPath(name) for key, name in named.items() if isinstance(name, str) and is_import_path(name)}
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.drafter.kind is DrafterKind.none
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server generates, whose models this process never loads."""
+        return self.backend.kind == "server"
+
+    @property
+    def draft_sampling(self) -> DraftSampling:
+        """Draft sampling with `auto` resolved."""
+        choice = self.drafting.sampling
+        if choice is not DraftSamplingChoice.auto:
+            return DraftSampling[choice.name]
+        if not self.drafter.has_model or self.drafts_dynamic_tree:
+            return DraftSampling.greedy
+        if self.is_served and not isinstance(self.verification.method, ImportPath):
+            of_engine = self.server.traits.drafts_of(self.verification.method)
+            return self.verification.traits.draft_samplings[0] if of_engine is None else of_engine[0]
+        return self.verification.traits.draft_samplings[0]
+
+    @property
+    def has_draft_cache(self) -> bool:
+        """Whether the logits that drafts are drawn from are cached, which a drafter of one's own is asked for; the
+        proposals are one-hot otherwise."""
+        return not self.drafter.traits.is_one_hot and self.draft_sampling is not DraftSampling.greedy
+
+    @property
+    def rounds_draft_logits(self) -> bool:
+        """Whether the cache cannot hold what the drafter, which has the target's type, gives it."""
+        return self.has_draft_cache and cache_rounds(self.drafting.cache_dtype.value, self.backend.dtype)
+
+    @property
+    def draws_unrounded(self) -> bool:
+        """Whether drafts are drawn from other values than the cache holds."""
+        return self.rounds_draft_logits and self.drafting.drawn_from is DrawnFrom.unrounded
+
+    @property
+    def drafts_tree(self) -> bool:
+        """Whether its drafts are trees."""
+        return not self.is_baseline and self.drafting.tree is not None
+
+    @property
+    def drafts_dynamic_tree(self) -> bool:
+        """Whether the drafter chooses the nodes of each round's tree."""
+        return self.drafts_tree and self.drafting.has_dynamic_tree
+
+    @property
+    def siblings(self) -> SiblingDraws:
+        """How the children of a node of a tree are drawn, with `auto` resolved."""
+        choice = self.drafting.siblings
+        if choice is not SiblingsChoice.auto:
+            return SiblingDraws[choice.name]
+        return siblings_of(self.verification.traits)
+
+    def invalid_reason(self) -> str | None:
+        """Why this combination of settings is invalid; None if it is valid, as the baseline always is."""
+        for applies, reason in INVALID_COMBINATIONS:
+            if not self.is_baseline and applies(self):
+                return reason.format(**vars(self), draft_sampling=self.draft_sampling, siblings=self.siblings)
+        return None
+
+
+def _samplings(cell: CellConfig) -> tuple[DraftSampling, ...]:
+    return cell.verification.traits.draft_samplings
+
+
+def _lacks_method(cell: CellConfig) -> bool:
+    """Whether the engine that serves does not verify such drafts in this way."""
+    method = cell.verification.method
+    found = None if isinstance(method, ImportPath) else cell.server.traits.drafts_of(method)
+    return cell.is_served and cell.draft_sampling not in (found or ())
+
+
+def _lacks_weights(cell: CellConfig) -> bool:
+    drafter = cell.drafter
+    return drafter.has_model and drafter.weights is Weights.checkpoint and drafter.path is None
+
+
+def _lacks_sizes(cell: CellConfig) -> bool:
+    drafter = cell.drafter
+    needs_shape = "shape" in drafter.traits.settings and drafter.weights is Weights.random
+    return needs_shape and drafter.path is None and drafter.shape is None
+
+
+def _draws_under_masks(cell: CellConfig) -> bool:
+    return cell.constraint.is_on and cell.constraint.drafts is AnswerDrafts.masked
+
+
+def _profile_depth(cell: CellConfig) -> int | None:
+    profile = cell.verification.profile
+    return None if profile is None or profile.is_of_trees else profile.num_speculative_tokens
+
+
+def _window(cell: CellConfig) -> int:
+    verification = cell.verification.verification(cell.drafting.num_speculative_tokens)
+    return int(verification.rule.parameters.get("fly_window_size", 0))
+
+
+INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
+    (
+        lambda cell: cell.is_served and cell.drafter.kind not in cell.server.traits.drafters,
+        "server={server.engine.value} cannot run drafter={drafter.kind.value}; choose another drafter or engine "
+        "(harness/backends/server/README.md)",
+    ),
+    (
+        _lacks_method,
+        "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
+        "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
+    ),
+    (
+        lambda cell: (
+            cell.is_served
+            and cell.server.traits.looks_up_one_length
+            and cell.drafter.kind is DrafterKind.ngram
+            and not cell.drafter.ngram_min == cell.drafter.ngram_max <= cell.drafting.num_speculative_tokens
+        ),
+        "server={server.engine.value} looks up n-grams of one length and drafts nothing with K below it; use "
+        "drafter.ngram_min = drafter.ngram_max <= drafting.num_speculative_tokens, found {drafter.ngram_min}, "
+        "{drafter.ngram_max} and {drafting.num_speculative_tokens}",
+    ),
+    *TREE_COMBINATIONS,
+    (
+        lambda cell: cell.drafting.num_speculative_tokens == 0,
+        "0 draft tokens (drafting.num_speculative_tokens, or drafting.depth) are nothing that "
+        "drafter={drafter.kind.value} proposes; the run without drafts is drafter=none, which measurement.baseline "
+        "adds by itself",
+    ),
+    (
+        lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and not cell.drafter.traits.in_target,
+        "drafter={drafter.kind.value} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
+        "built-in target has one of its own",
+    ),
+    (
+        lambda cell: _lacks_weights(cell) and not cell.drafter.traits.in_zoo,
+        "drafter={drafter.kind.value} needs drafter.path, or drafter.weights=random: none is built in",
+    ),
+    (
+        lambda cell: _lacks_weights(cell) and cell.target.shape is not None and cell.drafter.traits.in_target,
+        "drafter={drafter.kind.value} is read from the target's own folder, and target.shape={target.shape} has none; "
+        "use drafter.weights=random, or drafter.path",
+    ),
+    (
+        lambda cell: _lacks_sizes(cell) and not cell.target.is_built_in,
+        "drafter={drafter.kind.value} with drafter.weights=random needs drafter.shape or drafter.path: its sizes do "
+        "not follow from those of target {target.name}",
+    ),
+    (
+        lambda cell: cell.drafter.traits.is_one_hot and DraftSampling.greedy not in _samplings(cell),
+        "verification={verification.method.value} needs a drafter with a distribution; drafter={drafter.kind.value} "
+        "has none",
+    ),
+    (
+        lambda cell: cell.drafter.traits.is_one_hot and cell.draft_sampling is not DraftSampling.greedy,
+        "drafter={drafter.kind.value} has no distribution to draw from; use drafting.sampling=greedy (or auto)",
+    ),
+    (
+        lambda cell: cell.verification.traits.greedy_only and cell.decoding.temperature > 0,
+        "verification={verification.method.value} is defined only at decoding.temperature=0; at other temperatures "
+        "choose a sampling method",
+    ),
+    (
+        lambda cell: cell.verification.traits.decided_by_noise and cell.draft_sampling not in _samplings(cell),
+        "verification={verification.method.value} decides by the noise that its drafts were drawn with, found "
+        "{draft_sampling.value} drafts; use drafting.sampling=coupled (or auto), or verification=strict",
+    ),
+    (
+        lambda cell: cell.draft_sampling is DraftSampling.coupled and DraftSampling.coupled not in _samplings(cell),
+        "coupled drafts share their noise with the target's draw, which must never reach "
+        "verification={verification.method.value} (biased output); use drafting.sampling=sampled, or "
+        "verification=coupled",
+    ),
+    (
+        lambda cell: (
+            cell.has_draft_cache and cell.drafting.cache_dtype.value != "auto" and cell.backend.dtype == "auto"
+        ),
+        "drafting.cache_dtype={drafting.cache_dtype.value} with backend.dtype=auto does not say whether it rounds the "
+        "drafter's logits; give backend.dtype too",
+    ),
+    (
+        lambda cell: (cell.verification.synthetic_length or 1) > cell.drafting.num_speculative_tokens + 1,
+        "verification.synthetic_length={verification.synthetic_length} is out of reach: a round emits at most K + 1 "
+        "tokens; lower it or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
+    ),
+    (
+        lambda cell: _profile_depth(cell) not in (None, cell.drafting.num_speculative_tokens),
+        "verification.profile={verification.profile.value} holds for "
+        "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
+        "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
+    ),
+    (
+        lambda cell: cell.verification.traits.defers and _window(cell) >= cell.drafting.num_speculative_tokens,
+        "verification={verification.method.value} defers a draft token for the sake of those behind it, so that "
+        "verification.fly_window_size must be less than K, found {verification.fly_window_size} (null: at least 1) "
+        "with K = {drafting.num_speculative_tokens}; lower it, or raise drafting.num_speculative_tokens above it, to 2 "
+        "or more",
+    ),
+    (
+        lambda cell: cell.draft_sampling not in _samplings(cell),
+        "verification={verification.method.value} does not take {draft_sampling.value} drafts; use "
+        "drafting.sampling=auto",
+    ),
+    (
+        lambda cell: cell.drafting.min_confidence > 0 and _draws_under_masks(cell),
+        "drafting.min_confidence={drafting.min_confidence} ends drafts before the host has seen their masks; use "
+        "constraint.drafts=free",
+    ),
+    (
+        lambda cell: cell.drafting.depth is not None and cell.constraint.policy is not None,
+        "drafting.depth={drafting.depth} cannot be followed across the end of reasoning, found "
+        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.depth=null",
+    ),
+    (
+        lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,
+        "verification={verification.method.value} accepts tokens whatever they are, so it cannot hold an answer to a "
+        "grammar; use another method, or constraint=none",
+    ),
+    (
+        lambda cell: (
+            cell.workload.thinking is False and cell.constraint.policy is not None and cell.constraint.parser != "none"
+        ),
+        "workload.thinking=false ends reasoning in the prompt, so that constraint.parser={constraint.parser} finds no "
+        "end in the answer; use constraint.parser=none",
+    ),
+    (
+        lambda cell: cell.target.is_built_in and not cell.is_served and cell.workload.thinking is not None,
+        "workload.thinking switches reasoning in a chat template, and target={target.name} has none that heeds it; "
+        "leave it out",
+    ),
+)
+"""Invalid combinations, why, and what to do instead; the first that applies is reported."""

@@ -1,0 +1,69 @@
+"""What must stand beside every number of a cell: that its verification is not lossless, that weights are random."""
+
+from __future__ import annotations
+
+from harness.config.cell import CellConfig
+from harness.config.constraint import POLICY_GUARANTEES
+from harness.config.models import Weights
+from kernels.methods import Guarantee
+
+RANDOM_WEIGHTS = "weights: random"
+FP8_WEIGHTS = "fp8 weights"
+"""The target is the rounded one, whose output is not that of the checkpoint."""
+FP8_CACHE = "fp8 KV cache"
+OWN_METHOD = "own method"
+"""The verification method is the user's own, and what it promises was not tested here."""
+OTHER_DRAFTS = "unrounded drafts"
+"""The drafts come from another distribution than the one that verification compares with."""
+
+
+def guarantee(cell: CellConfig) -> Guarantee:
+    """What the cell's verification promises about the output; a baseline's is the target's own.
+
+    Under a grammar, the target is the constrained one.
+    """
+    if cell.is_baseline:
+        return Guarantee.lossless
+    if compares_with_another(cell):
+        return Guarantee.biased
+    promise = cell.verification.traits.guarantee
+    policy = cell.constraint.policy
+    if promise is not Guarantee.lossless or policy is None:
+        return promise
+    return POLICY_GUARANTEES[policy][cell.decoding.sampling.truncates]
+
+
+def compares_with_another(cell: CellConfig) -> bool:
+    """Whether verification compares with a distribution that the drafts were not drawn from."""
+    return cell.draws_unrounded and cell.verification.traits.reads_draft and cell.decoding.temperature > 0
+
+
+def labels(cell: CellConfig) -> tuple[str, ...]:
+    """The labels of a cell's record."""
+    promise = guarantee(cell)
+    drafter = cell.drafter.weights.value if cell.drafter.has_model else ""
+    weights = weights_label(cell.target.weights.value, drafter)
+    kept = "" if promise is Guarantee.lossless else promise.value
+    drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
+    own = OWN_METHOD if "verification.method" in cell.imported else ""
+    rounded = rounding_labels(cell.backend.weight_dtype, cell.backend.kv_cache_dtype)
+    return tuple(label for label in (kept, own, drafts, weights, *rounded) if label)
+
+
+def rounding_labels(weight_dtype: str | None, kv_cache_dtype: str | None) -> tuple[str, ...]:
+    """What of the target takes 8 bits; older records have neither setting."""
+    found = {FP8_WEIGHTS: weight_dtype, FP8_CACHE: kv_cache_dtype}
+    return tuple(label for label, dtype in found.items() if dtype == "fp8")
+
+
+def weights_label(target: str, drafter: str) -> str:
+    """Which models have random weights: nothing if none has, and no role named if all have.
+
+    Args:
+        target: `checkpoint` or `random`.
+        drafter: the same; empty without a drafting network.
+    """
+    random = [name for name, weights in (("target", target), ("drafter", drafter)) if weights == Weights.random.value]
+    if not random:
+        return ""
+    return RANDOM_WEIGHTS if len(random) == 1 + bool(drafter) else f"{random[0]} {RANDOM_WEIGHTS}"

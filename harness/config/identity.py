@@ -1,0 +1,151 @@
+"""What determines the result of a cell, and which cells are the same but for some settings.
+
+Labels, the output folder, the baseline switch and how intervals are computed determine nothing. This module does not
+know where results are kept; `harness.records.files.identity` hashes what `determinants` returns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from harness.config.cell import CellConfig
+from harness.config.sections import GOODPUT_LIMITS, VerificationConfig
+from harness.config.usage import normal_form, without_settings
+from harness.config.view import plain_values
+from kernels.methods import DraftSampling
+from kernels.random.stream_version import COUPLED_STREAM_VERSION
+
+_ADDED_LATER = (
+    "constraint",
+    "constraint.drafts",
+    "server",
+    "server.max_running",
+    "server.num_waiting",
+    "backend.prompt_tokens_beside_rounds",
+    "backend.weight_dtype",
+    "backend.kv_cache_dtype",
+    "decoding.logprobs",
+    "decoding.logprobs_mode",
+    "measurement.multi_draft_terms",
+    "drafting.min_confidence",
+    "drafting.depth",
+    "drafting.step_times",
+    "drafter.ngram_match",
+    "drafter.suffix_min",
+    "drafter.suffix_factor",
+    "drafter.suffix_history",
+    "drafter.accept_unknown",
+    "drafter.aux_layers",
+    "drafter.anchor",
+    "drafting.tree",
+    "drafting.siblings",
+    "workload.files",
+    "workload.thinking",
+    "verification.threshold_single",
+    "verification.threshold_acc",
+    "verification.fly_window_size",
+    "verification.fly_entropy_threshold",
+    "verification.fly_entropy_top_k",
+    "verification.synthetic_tree_rates",
+)
+"""Sections and settings that are younger than the first records: left out at their default, so that older cells keep
+their id."""
+_SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence", *GOODPUT_LIMITS)
+_WAITING_SETTINGS = ("server.start_timeout_s", "server.log_folder", "server.environment")
+_PROMPT_SETTINGS = (
+    "path",
+    "layout",
+    "dataset",
+    "subset",
+    "split",
+    "column",
+    "files",
+    "categories",
+    "num_prompts",
+    "shuffle",
+)
+"""Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
+_MODEL_SETTINGS = ("path", "revision", "weights", "shape")
+
+
+def determinants(
+    cell: CellConfig,
+    prompts_fingerprint: str | None = None,
+    model_fingerprints: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Everything that determines the result of a cell, as plain JSON values.
+
+    Args:
+        cell: the settings, with `device`, `dtype`, `fused` and `graphs` of the backend as a run resolved them.
+        prompts_fingerprint: digest of the prompts in their order; without one, the settings that choose them stand in.
+        model_fingerprints: digest of the weights of each model that takes part, by role; without them, paths and
+            revisions stand in.
+
+    Returns:
+        A dict for `harness.records.files.identity`; equal for cells that cannot differ in their result.
+    """
+    normal = normal_form(cell)
+    plain = plain_values(asdict(normal))
+    default = plain_values(asdict(CellConfig()))
+    # a profile is the rates that it stands for, whatever it is called
+    plain["verification"] = without_settings(with_rates(normal.verification), ["profile"])
+    plain = without_settings(plain, [key for key in _ADDED_LATER if _value(plain, key) == _value(default, key)])
+    models: dict[str, Any] = dict(model_fingerprints or {})
+    if model_fingerprints is None:
+        models = {role: [plain[role][name] for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
+    workload = plain["workload"]
+    if prompts_fingerprint is not None:
+        workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
+    accepted = normal.target.accept_unknown
+    drawn = {"sampling": cell.draft_sampling.value}
+    if normal.drafting.tree is not None:
+        drawn["siblings"] = normal.siblings.value
+    # cells that draw no coupled noise keep their id
+    noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
+    return (
+        without_settings(plain, ["target", *_WAITING_SETTINGS])
+        | noise
+        # all else of a target is in its weights
+        | ({"target": {"accept_unknown": accepted}} if accepted else {})
+        | {
+            "models": models,
+            "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
+            "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
+            "verification": None if cell.is_baseline else plain["verification"],
+            "workload": workload,
+            "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),
+        }
+    )
+
+
+def _may_draw_coupled_noise(cell: CellConfig) -> bool:
+    """Whether the project's core may draw coupled noise: unless all requests are greedy, which prompts decide."""
+    decides = cell.verification.traits.decided_by_noise or cell.draft_sampling is DraftSampling.coupled
+    return decides and not cell.is_baseline and not cell.is_served
+
+
+def key_without(config: CellConfig | Mapping[str, Any], *settings: str) -> str:
+    """Normal-form text of all settings but some: equal for cells that differ in those at most.
+
+    Args:
+        config: of a cell or of its record.
+        settings: sections (`verification`) or settings (`drafting.sampling`) that are left out.
+    """
+    plain = plain_values(asdict(config) if isinstance(config, CellConfig) else config)
+    return json.dumps(without_settings(plain, settings), sort_keys=True)
+
+
+def with_rates(verification: VerificationConfig) -> dict[str, Any]:
+    """The settings of a method as plain JSON values, with the rates that a named profile stands for."""
+    plain: dict[str, Any] = plain_values(asdict(verification))
+    if verification.profile is not None:
+        plain["synthetic_rates"], plain["synthetic_tree_rates"] = verification.rates, verification.tree_rates
+    return plain
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    section, _, name = key.partition(".")
+    return config[section][name] if name else config[section]

@@ -1,0 +1,250 @@
+"""Which cells use which setting: one table, for composed cells and for records.
+
+The command line refuses a setting that no cell uses, reports leave it out, and the normal form of a cell has its
+default. A record may be older than a setting and is not validated again. This module does not know how settings are
+shown, nor what identifies a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from harness.config.cell import CellConfig
+from harness.config.depth import PLANNER
+from harness.config.models import DRAFTERS, DrafterKind
+from harness.config.tree import is_chain
+from harness.config.view import SettingsView
+from kernels.methods import DraftSampling, VerificationMethod
+
+_OF_SOME_DRAFTERS = {
+    name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
+    for name in dict.fromkeys(name for traits in DRAFTERS.values() for name in traits.settings)
+}
+"""Settings of the section drafter, and the kinds that use them."""
+
+
+_WITH_A_MODEL = "with a drafter that is a model, such as drafter=eagle3"
+USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str], ...] = (
+    (
+        ("drafting", "verification", "draft_sampling"),
+        lambda view: view.value("drafter.kind") != DrafterKind.none.value,
+        "with a drafter, such as drafter=eagle3",
+    ),
+    *(
+        (
+            tuple(f"verification.{name}" for name in method.kind.settings()),
+            lambda view, method=method: view.value("verification.method") == method.value,
+            f"with verification={method.value}",
+        )
+        for method in VerificationMethod
+    ),
+    (
+        ("verification.synthetic_rates", "verification.synthetic_length"),
+        lambda view: not view.drafts_tree,
+        "with verification=synthetic and without drafting.tree, for which there is verification.synthetic_tree_rates",
+    ),
+    (
+        ("verification.synthetic_tree_rates",),
+        lambda view: view.drafts_tree,
+        "with verification=synthetic and drafting.tree, such as drafting.tree=2-2",
+    ),
+    (
+        ("drafting.cache_dtype",),
+        lambda view: view.has_draft_cache,
+        "with sampled or coupled drafts of a drafter that has a distribution, such as drafter=eagle3",
+    ),
+    (
+        ("measurement.multi_draft_terms",),
+        lambda view: view.has_draft_cache and not view.drafts_tree,
+        "with sampled or coupled drafts of a drafter that has a distribution, such as drafter=eagle3, that are chains",
+    ),
+    (("measurement.round_terms",), lambda view: not view.drafts_tree, "without drafting.tree"),
+    (
+        ("drafting.num_speculative_tokens",),
+        lambda view: (
+            is_chain(view.value("drafting.tree"))
+            if view.drafts_tree
+            else view.value("drafting.depth") in (None, PLANNER)
+        ),
+        "without a table as drafting.depth, whose largest depth is K, and without drafting.tree, or with "
+        "drafting.tree=chain: another tree has as many draft tokens as nodes",
+    ),
+    (
+        ("drafting.siblings",),
+        lambda view: view.drafts_tree and view.draft_sampling == DraftSampling.sampled.value,
+        "with sampled drafts and drafting.tree, such as drafting.tree=2-2",
+    ),
+    (
+        ("drafting.min_confidence",),
+        lambda view: view.has_model and view.drafts_local_chain,
+        f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
+    ),
+    (
+        ("drafting.depth",),
+        lambda view: view.drafts_local_chain and (view.has_model or view.value("drafting.min_confidence") == 0),
+        "with backend=local and without drafting.tree, since a tree has one depth, and confidence only "
+        f"{_WITH_A_MODEL}",
+    ),
+    (("drafting.step_times",), lambda view: view.value("drafting.depth") == PLANNER, "with drafting.depth=planner"),
+    (
+        ("drafting.drawn_from",),
+        lambda view: view.rounds_draft_logits,
+        "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
+    ),
+    *(
+        (
+            (f"drafter.{name}",),
+            lambda view, kinds=kinds: view.value("drafter.kind") in kinds,
+            f"with drafter={' or '.join(kinds)}",
+        )
+        for name, kinds in _OF_SOME_DRAFTERS.items()
+    ),
+    (("drafter.preferred", "drafter.weights"), lambda view: view.has_model, _WITH_A_MODEL),
+    (
+        ("drafter.path",),
+        lambda view: view.takes_checkpoint,
+        f"{_WITH_A_MODEL}, other than an MTP layer of random weights",
+    ),
+    (
+        ("drafter.revision",),
+        lambda view: view.takes_checkpoint and view.value("drafter.path") is not None,
+        "with drafter.path",
+    ),
+    (
+        ("target.revision", "target.trust_remote_code"),
+        lambda view: view.value("target.path") is not None,
+        "with target.path",
+    ),
+    (
+        ("target.accept_unknown",),
+        lambda view: view.value("target.path") is not None and not view.is_served,
+        "with target.path and backend=local; what serves says itself what it reads",
+    ),
+    (
+        ("drafter.accept_unknown",),
+        lambda view: view.reads_drafter_files and not view.is_served,
+        "with backend=local and a drafter that is read from files of yours: drafter.path, or the MTP layer of "
+        "target.path",
+    ),
+    (
+        ("workload.split", "workload.column", "workload.subset", "workload.files"),
+        lambda view: view.value("workload.dataset") is not None,
+        "with workload.dataset (workload=hf)",
+    ),
+    (
+        ("constraint.parser", "constraint.kind", "constraint.grammar"),
+        lambda view: view.value("constraint.policy") is not None,
+        "with a policy, such as constraint=mask",
+    ),
+    (
+        ("constraint.drafts",),
+        lambda view: view.constrains_drafts,
+        f"with constraint=late, commit or mask and backend=local, {_WITH_A_MODEL}",
+    ),
+    (
+        ("decoding.logprobs_mode",),
+        lambda view: view.value("decoding.logprobs") is not None,
+        "with decoding.logprobs",
+    ),
+    (("server",), lambda view: view.is_served, "with backend=server"),
+    (
+        ("drafter.aux_layers", "drafter.anchor"),
+        lambda view: not view.is_served,
+        "with backend=local; what serves reads the files of a head itself",
+    ),
+    (
+        ("drafter.ngram_match",),
+        lambda view: not view.is_served,
+        "with backend=local; an engine that serves has its own",
+    ),
+    (
+        ("server.command", "server.environment", "server.start_timeout_s", "server.log_folder", "server.max_running"),
+        lambda view: view.is_served and view.value("server.url") is None,
+        "with backend=server that starts a server, and not with server.url",
+    ),
+    (
+        ("backend.max_length",),
+        lambda view: not view.is_served or view.sets_context,
+        "with backend=local, or a server.command that names {context}; what serves says this itself",
+    ),
+    (
+        tuple(f"backend.{name}" for name in ("weight_dtype", "kv_cache_dtype", "fused", "graphs")),
+        lambda view: not view.is_served,
+        "with backend=local; what serves says this itself",
+    ),
+    (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
+    (
+        ("backend.prompt_tokens_beside_rounds",),
+        lambda view: view.may_use_graphs,
+        "with backend.graphs=true, which is so by itself on a GPU",
+    ),
+)
+"""Settings, or whole sections, that many cells ignore: the cells that use them, and those cells in words. In records,
+draft_sampling stands beside the sections."""
+
+
+def unused_settings(view: SettingsView) -> set[str]:
+    """The settings and sections that a cell ignores."""
+    return {key for keys, uses, _ in USED_ONLY_WITH if not uses(view) for key in keys}
+
+
+def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a record without those that its cell ignores.
+
+    Args:
+        config: of a record, sections as mappings.
+
+    Returns:
+        The same, nested likewise; a section of which nothing is used is left out.
+    """
+    kept = without_settings(config, unused_settings(SettingsView.of_record(config)))
+    return {section: value for section, value in kept.items() if value != {}}
+
+
+def without_settings(config: Mapping[str, Any], left_out: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Nested settings without some sections (`verification`) and settings (`drafting.sampling`)."""
+    return {
+        name: without_settings(item, left_out, f"{prefix}{name}.") if isinstance(item, Mapping) else item
+        for name, item in config.items()
+        if f"{prefix}{name}" not in left_out
+    }
+
+
+def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[str, str] | None:
+    """The first of some settings that none of the cells uses, and with what it would be used; None if all are used."""
+    views = [SettingsView.of_cell(cell) for cell in cells]
+    for key in keys:
+        for names, uses, words in USED_ONLY_WITH:
+            named = key in names or key.partition(".")[0] in names
+            if named and not any(uses(view) for view in views):
+                return key, words
+    return None
+
+
+def normal_form(cell: CellConfig) -> CellConfig:
+    """The cell with the default of every setting that it ignores: equal for cells that cannot differ in their result.
+
+    A draft-logit cache of the drafter's own type is `auto`, which is the same; of synthetic rates the first K count.
+    """
+    view = SettingsView.of_cell(cell)
+    unused = unused_settings(view)
+    if view.value("drafting.cache_dtype") == view.dtype:
+        unused.add("drafting.cache_dtype")
+    normal: CellConfig = _reset(cell, CellConfig(), unused)
+    rates = normal.verification.synthetic_rates[: cell.drafting.num_speculative_tokens]
+    return replace(normal, verification=replace(normal.verification, synthetic_rates=rates))
+
+
+def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "") -> Any:
+    """A copy of a dataclass of settings, and of those in it, with the defaults of the unused ones."""
+    values = {}
+    for item in fields(default):
+        key, value, reset = f"{prefix}{item.name}", getattr(settings, item.name), getattr(default, item.name)
+        if key in unused:
+            value = reset
+        elif is_dataclass(value):
+            value = _reset(value, reset, unused, f"{key}.")
+        values[item.name] = value
+    return replace(settings, **values)

@@ -1,0 +1,125 @@
+"""The settings of a cell as plain values, and what follows from them, alike for composed cells and for records.
+
+A record may be older than a setting. This module does not know which cells use which setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from harness.config.cell import CellConfig
+from harness.config.constraint import PolicyKind
+from harness.config.drafting import cache_rounds
+from harness.config.imported import ImportPath
+from harness.config.models import DrafterTraits, Weights, drafter_traits
+from kernels.methods import DraftSampling
+
+
+def plain_values(value: Any) -> Any:
+    """Settings as plain JSON values: enums by value, tuples as lists."""
+    if isinstance(value, Enum | ImportPath):
+        return value.value
+    if isinstance(value, dict):
+        return {key: plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class SettingsView:
+    """What decides which settings a cell uses, as plain values."""
+
+    value: Callable[[str], Any]
+    """Key -> the cell's setting; None where a record is older than it."""
+    draft_sampling: str | None
+    """With auto resolved."""
+    device: str | None
+    """As configured, or as a run found it."""
+    dtype: str | None
+    """The same."""
+
+    @classmethod
+    def of_cell(cls, cell: CellConfig) -> SettingsView:
+        """The view of a composed cell."""
+        found = {"draft_sampling": cell.draft_sampling.value}
+        found |= {"device": cell.backend.device, "dtype": cell.backend.dtype}
+        return cls.of_record(plain_values(asdict(cell)) | found)
+
+    @classmethod
+    def of_record(cls, config: Mapping[str, Any]) -> SettingsView:
+        """The view of a record's settings, sections as mappings."""
+
+        def value(key: str) -> Any:
+            section, _, name = key.partition(".")
+            return config.get(section, {}).get(name)
+
+        return cls(value, config.get("draft_sampling"), config.get("device"), config.get("dtype"))
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter is a network of its own."""
+        return self._drafter.has_model
+
+    @property
+    def has_draft_cache(self) -> bool:
+        """Whether the logits that drafts are drawn from are cached."""
+        return not self._drafter.is_one_hot and self.draft_sampling != DraftSampling.greedy.value
+
+    @property
+    def rounds_draft_logits(self) -> bool:
+        """Whether that cache rounds them."""
+        return self.has_draft_cache and cache_rounds(self.value("drafting.cache_dtype"), self.dtype)
+
+    @property
+    def drafts_tree(self) -> bool:
+        """Whether drafts are trees."""
+        return self.value("drafting.tree") is not None
+
+    @property
+    def drafts_local_chain(self) -> bool:
+        """Whether this engine drafts chains."""
+        return not self.drafts_tree and not self.is_served
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server generates."""
+        return self.value("backend.kind") == "server"
+
+    @property
+    def sets_context(self) -> bool:
+        """Whether a server is started that is told how many tokens its requests may have."""
+        return self.value("server.url") is None and "{context}" in (self.value("server.command") or "")
+
+    @property
+    def constrains_drafts(self) -> bool:
+        """Whether drafts are drawn for answers that follow a grammar."""
+        policy = self.value("constraint.policy")
+        return self.has_model and not self.is_served and policy not in (None, PolicyKind.none.value)
+
+    @property
+    def takes_checkpoint(self) -> bool:
+        """Whether the drafter is read from a folder or sized by one, and not by its target alone."""
+        is_sized_by_target = self._drafter.in_target and self.value("drafter.weights") == Weights.random.value
+        return self.has_model and not is_sized_by_target
+
+    @property
+    def reads_drafter_files(self) -> bool:
+        """Whether the drafter is read from files of the user's."""
+        folder = "target.path" if self._drafter.in_target and self.value("drafter.path") is None else "drafter.path"
+        return self.takes_checkpoint and self.value(folder) is not None
+
+    @property
+    def _drafter(self) -> DrafterTraits:
+        return drafter_traits(self.value("drafter.kind"))
+
+    @property
+    def may_use_graphs(self) -> bool:
+        """Whether its steps have fixed sizes, or will have if a GPU is found."""
+        graphs = self.value("backend.graphs")
+        if self.is_served:
+            return False
+        return self.device != "cpu" if graphs is None else bool(graphs)

@@ -1,1 +1,0 @@
-"""Reasoning parsers; `harness.constraint.registry` finds them by name."""

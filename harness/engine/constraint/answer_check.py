@@ -1,0 +1,49 @@
+"""The end of reasoning and the validity of a cell's answers; follows no grammar, so it needs no grammar library."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from harness.config.constraint import ConstraintConfig
+from harness.engine.constraint.registry import build_parser
+from harness.engine.constraint.validity import check_validator, is_valid
+
+
+class AnswerCheck:
+    """What is asked of the answers of one cell."""
+
+    def __init__(self, config: ConstraintConfig, tokenizer: Any) -> None:
+        """
+        Args:
+            config: with a policy.
+            tokenizer: the target's, of transformers.
+
+        Raises:
+            ValueError: the tokenizer lacks the marker, or what validates answers is not installed.
+        """
+        assert config.policy is not None
+        check_validator(config.kind)
+        self.config = config
+        self.parser = build_parser(config.parser, tokenizer)
+        self._tokenizer = tokenizer
+
+    def grammar(self, prompt_id: str, schema: str | None) -> str:
+        """The grammar of a prompt's answer; raises ValueError when there is none."""
+        return grammar_of(self.config, prompt_id, schema)
+
+    def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
+        """Whether an answer is valid; None where no validator exists."""
+        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return is_valid(self.config.kind, grammar, str(text))
+
+
+def grammar_of(config: ConstraintConfig, prompt_id: str, schema: str | None) -> str:
+    """The grammar of a prompt's answer; raises ValueError when there is none."""
+    found = schema if config.grammar is None else config.grammar
+    if found is None:
+        raise ValueError(
+            f"prompt {prompt_id}: expected a JSON schema, found none; take a workload with schemas "
+            "(workload=reasoning_json), or give constraint.grammar"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Reasoning parsers; `harness.engine.constraint.registry` finds them by name."""

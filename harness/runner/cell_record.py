@@ -1,0 +1,68 @@
+"""The record that the parts of a cell make.
+
+This module does not know when parts are written or where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.backends.backend import Facts
+from harness.config.cell import CellConfig
+from harness.config.guarantee import labels
+from harness.config.identity import determinants
+from harness.config.sections import BackendConfig
+from harness.records.counts import Knowledge
+from harness.records.files import identity
+from harness.records.parts import Part
+from harness.records.schema import CellRecord
+from harness.runner.failures import recorded_config
+
+
+def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Sequence[str]) -> CellRecord:
+    """The record of a cell that is done.
+
+    Args:
+        cell: as it was asked for.
+        parts: one for each block and session, in the order of the blocks; at least one.
+        prompts: fingerprint of the prompts.
+        warnings: of the run; they go into the record.
+    """
+    # the order of the sessions is that of their first parts; what a session knew last holds for it
+    last = {part.block.session: part for part in parts}
+    places = {session: place for place, session in enumerate(last)}
+    found = [_facts(part.facts) for part in last.values()]
+    facts = found[-1]
+    # what was found determines the result, not the word auto
+    resolved = replace(cell, backend=facts.backend)
+    first, *others = (part.provenance for part in last.values())
+    return CellRecord(
+        cell_id=identity(determinants(resolved, prompts, facts.models)),
+        config=recorded_config(cell, resolved),
+        provenance=first,
+        requests=tuple(item for part in parts for item in part.requests),
+        wall_s=sum(part.block.wall_s for part in parts),
+        num_skipped_turns=sum(part.num_skipped_turns for part in parts),
+        # all sessions of a cell are known as well as the one that is known worst
+        knowledge=max((each.knowledge for each in found), key=list(Knowledge).index),
+        blocks=tuple(replace(part.block, provenance=places[part.block.session]) for part in parts),
+        more_provenances=tuple(others),
+        failures=tuple(item for part in parts for item in part.failures),
+        # a run made again brings those of its records
+        fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
+        assumptions=tuple(dict.fromkeys(text for each in found for text in each.assumptions)),
+        aux_layers=facts.aux_layers,
+        drafter_positions=facts.drafter_positions,
+        labels=labels(cell),
+        **facts.sizes,
+    )
+
+
+def _facts(plain: Mapping[str, Any]) -> Facts:
+    """Facts from plain values."""
+    changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
+    # parts of an earlier version have no assumptions, layers and positions
+    lists = {name: tuple(plain.get(name, ())) for name in ("fallbacks", "assumptions", "aux_layers")}
+    return Facts(**{**plain, **changed, **lists})

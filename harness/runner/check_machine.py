@@ -1,0 +1,79 @@
+"""What a plan needs of this machine and may not find: packages, SLURM, a GPU, the programs of servers. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from harness.backends.server.check_server import check_server
+from harness.config.cell import CellConfig
+from harness.config.launcher import LauncherKind
+from harness.config.schema import SettingsError
+from harness.records.without_torch import VISIBLE, why_no_gpu
+from harness.runner.earlier_cells import cells_left
+from harness.runner.optional_packages import check_optional_packages
+from harness.runner.plan.run_plan import RunPlan
+
+
+def check_machine(plan: RunPlan) -> None:
+    """Look for what the cells need that have work left.
+
+    Workers of a cluster find GPUs and servers where they run, which is not known here.
+
+    Raises:
+        SettingsError: with the first that is not there.
+    """
+    check_optional_packages(plan)
+    if plan.tracking is not None:
+        from harness.report.tracking import check_tracker
+
+        check_tracker(plan.tracking)
+    if plan.launcher.kind is LauncherKind.slurm:
+        from harness.runner.launchers.slurm import check_slurm
+
+        check_slurm(plan.launcher)
+    if plan.launcher.kind is not LauncherKind.local:
+        return
+    lacking = list(_lacking(plan))
+    # what is finished needs nothing any more
+    left = {id(cell) for cell in cells_left(plan)} if lacking else {}
+    for cell, error in lacking:
+        if id(cell) in left:
+            raise error
+
+
+def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:
+    """Cells that need what is not here, and what that is."""
+    found: dict[str, SettingsError | None] = {}
+    for cell in plan.cells:
+        if cell.is_served:
+            key = repr((cell.server.command, cell.server.url, cell.server.model, cell.server.environment))
+        elif cell.backend.kind == "local":
+            key = cell.backend.device
+        else:
+            continue
+        if key not in found:
+            found[key] = _lack(plan, cell)
+        error = found[key]
+        if error is not None:
+            yield cell, error
+
+
+def _lack(plan: RunPlan, cell: CellConfig) -> SettingsError | None:
+    if cell.is_served:
+        try:
+            check_server(cell.server)
+        except SettingsError as error:
+            return error
+        return None
+    name, _, index = cell.backend.device.partition(":")
+    if name != "cuda":
+        return None
+    # --devices says it anew for each worker
+    shown = plan.workers.devices[0]
+    reason = why_no_gpu(os.environ.get(VISIBLE) if shown is None else shown, int(index or 0))
+    if reason is None:
+        return None
+    return SettingsError(
+        f"backend.device: expected a GPU for {cell.backend.device}, found none: {reason}; use cpu or auto"
+    )

@@ -1,0 +1,94 @@
+"""A cell that cannot be run, as a record: its error and where in the code it came from; knows no turns, no workers."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.backends.backend import backend_class
+from harness.config.cell import CellConfig
+from harness.config.guarantee import guarantee, labels
+from harness.config.identity import determinants, plain_values, with_rates
+from harness.config.own_code import own_place, place_of
+from harness.records.files import identity
+from harness.records.provenance import provenance
+from harness.records.schema import CellRecord, Failure
+from harness.workload.conversations import Conversation, fingerprint
+
+
+class DeviceLostError(ValueError):
+    """After an error on the GPU this process can compute nothing more there."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(
+            f"the GPU takes no more work from this process after {failure.reason}; run the same command again"
+        )
+        self.failure = failure
+
+
+def failure_of(error: BaseException, **settings: Any) -> Failure:
+    """An error as a record keeps it: files by their place in a package, so that no folder of the machine is named.
+
+    Where it came out of code of the user's own, its message says so.
+    """
+    found = traceback.TracebackException.from_exception(error)
+    cause: traceback.TracebackException | None = found
+    while cause is not None:
+        for frame in cause.stack:
+            frame.filename = place_of(Path(frame.filename))
+        cause = cause.__cause__ or cause.__context__
+    return Failure(type(error).__name__, f"{error}{own_place(error)}", "".join(found.format()), settings)
+
+
+def failed_id(cell: CellConfig, played: Sequence[Conversation]) -> str:
+    """The id of the record of a cell that failed as a whole; it needs no weights, and no other record has it.
+
+    Without prompts the settings that choose them take their place, so that cells with other prompts have other ids.
+    """
+    prompts = fingerprint(item.prompt for item in played if item.sample == 0) if played else None
+    return identity(determinants(backend_class(cell.backend.kind).resolved(cell), prompts))
+
+
+def failed_record(
+    cell: CellConfig, failure: Failure, played: Sequence[Conversation], warnings: Sequence[str]
+) -> CellRecord:
+    """The record of a cell that failed as a whole: no requests, and `failed_id`."""
+    resolved = backend_class(cell.backend.kind).resolved(cell)
+    return CellRecord(
+        cell_id=failed_id(cell, played),
+        config=recorded_config(cell, resolved),
+        provenance=provenance(imported={path: path.source_digest() for path in cell.imported.values()}),
+        requests=(),
+        wall_s=0.0,
+        failures=(failure,),
+        fallbacks=tuple(warnings),
+        labels=labels(cell),
+    )
+
+
+def recorded_config(cell: CellConfig, resolved: CellConfig) -> Mapping[str, Any]:
+    """The configuration of a cell as its record holds it; `resolved` has the backend's settings as they were found."""
+    config: dict[str, Any] = plain_values(asdict(resolved))
+    return config | {
+        "verification": with_rates(cell.verification),
+        "draft_sampling": cell.draft_sampling.value,
+        "guarantee": guarantee(cell).value,
+        "device": resolved.backend.device,
+        "dtype": resolved.backend.dtype,
+    }
+
+
+def device_is_lost() -> bool:
+    """Whether no more work can be done on the GPU in this process: an error of CUDA stays until the process ends."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

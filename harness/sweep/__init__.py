@@ -1,5 +1,0 @@
-"""Runs the cells of a plan in turns and writes them; `run` does so from overrides, for notebooks."""
-
-from harness.sweep.whole_run import run
-
-__all__ = ["run"]

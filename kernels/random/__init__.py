@@ -1,0 +1,1 @@
+"""Philox streams, and their device twin."""

@@ -1,0 +1,1 @@
+"""How a row of logits is read: where it lies, its weights, its mask, its truncation threshold."""

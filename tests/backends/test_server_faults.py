@@ -1,0 +1,187 @@
+"""Faults of a server and of single answers: recorded, and without effect on the rest; a wrong server is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.analysis.results import read_results
+from harness.backends.server.server import ServerBackend
+from harness.config.drafting import DraftingConfig
+from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.sections import VerificationConfig
+from harness.config.server import Engine
+from harness.records.counts import Knowledge
+from harness.report.warnings import warnings
+from kernels.methods import VerificationMethod
+from tests.support.scripted_server import ScriptedServer
+from tests.support.server_cells import DEPTH, assert_rounds_of, cell_on, run_on, scripts_of
+from tests.support.server_scripts import SEEDS, script_of
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("dies", "ConnectionLost"),
+        ("stalls", "Stalled"),
+        ("malformed", "MalformedAnswer"),
+        ("backwards", "MalformedAnswer"),
+        ("refused", "RequestRefused"),
+        ("always_busy", "Overloaded"),
+        ("busy", None),
+        ("resets", "CountersReset"),
+    ],
+)
+def test_a_fault_is_recorded_and_the_rest_counts(tmp_path, fault, error):
+    """Would catch a fault that is hidden, and one that moves the counts of other requests."""
+    with ScriptedServer(depth=DEPTH) as server:
+        cell = cell_on(server, num_requests=8, stall_timeout_s=0.3)
+        scripts = scripts_of(cell, server)
+        broken = list(scripts)[2]
+        server.faults[broken % SEEDS] = fault
+        server.count(script_of(1, DEPTH, 4000))
+        (record,), frame = run_on(tmp_path, cell)
+    is_lost = error not in (None, "CountersReset")
+    assert {item.seed for item in record.requests} == scripts.keys() - ({broken} if is_lost else set())
+    assert [item.error for item in record.failures] == ([] if error is None else [error])
+    for request in record.requests:
+        assert [item.num_output_tokens for item in request.rounds] == list(scripts[request.seed].sizes)
+    assert sum(block.reported["client:num_retried"] for block in record.blocks) == {"busy": 1, "always_busy": 3}.get(
+        fault, 0
+    )
+    labels = frame.iloc[0]["labels"]
+    assert labels == ("" if error is None else "1 requests failed" if is_lost else error)
+    found = warnings(read_results(tmp_path))
+    assert error is None or any(text.startswith(f"failed: {error}: ") for text in found)
+
+
+LOST = {
+    "dies": "ConnectionLost",
+    "stalls": "Stalled",
+    "malformed": "MalformedAnswer",
+    "backwards": "MalformedAnswer",
+    "refused": "RequestRefused",
+    "always_busy": "Overloaded",
+}
+
+
+@pytest.mark.parametrize("format_", ["vllm_0.33", "sglang", "vllm_0.25"])
+def test_all_faults_among_256_streams_cost_their_own_requests_alone(tmp_path, format_):
+    """Would catch a fault under load that loses, doubles or moves the drafts of another stream, however counted."""
+    by_block = format_ == "vllm_0.25"
+    # what a server counts of an answer whose reader leaves depends on the moment
+    lost = {fault: error for fault, error in LOST.items() if not (by_block and fault in ("malformed", "backwards"))}
+    with ScriptedServer(format_, DEPTH, waits_for=256) as server:
+        cell = cell_on(server, num_requests=256, num_blocks=1, stall_timeout_s=2.5)
+        scripts = scripts_of(cell, server)
+        broken = dict(zip([*lost, "busy"], list(scripts)[10::20], strict=False))
+        server.faults |= {seed % SEEDS: fault for fault, seed in broken.items()}
+        (record,), frame = run_on(tmp_path, cell)
+    del broken["busy"]
+    kept = {seed: script for seed, script in scripts.items() if seed not in broken.values()}
+    assert sorted(item.error for item in record.failures) == sorted(lost.values())
+    assert {item.seed for item in record.requests} == kept.keys() and len(kept) == 256 - len(lost)
+    for request in record.requests:
+        script = kept[request.seed]
+        if format_ == "vllm_0.33":
+            assert_rounds_of(script, request)
+        elif format_ == "sglang":
+            steps = len(script.accepted)
+            counts = request.counts.num_drafts, request.counts.num_draft_tokens, request.counts.num_accepted_tokens
+            assert counts == (steps, DEPTH * steps, sum(script.accepted))
+    if format_ != "vllm_0.33":
+        accepted = [number for script in kept.values() for number in script.accepted]
+        row = frame.iloc[0]
+        assert row["num_drafts"] == len(accepted) and row["num_accepted_tokens"] == sum(accepted)
+        assert row["acceptance_rate_per_pos_2"] == pytest.approx(sum(n > 1 for n in accepted) / len(accepted))
+
+
+def test_counters_that_were_reset_leave_no_counts(tmp_path):
+    """Would catch the difference of counters of two servers."""
+    with ScriptedServer("vllm_0.25", DEPTH) as server:
+        cell = cell_on(server, num_requests=8)
+        server.count(script_of(1, DEPTH, 4000))
+        server.faults[list(scripts_of(cell, server))[2] % SEEDS] = "resets"
+        (record,), frame = run_on(tmp_path, cell)
+    assert record.knowledge is Knowledge.arrivals and frame["num_accepted_tokens"].isna().all()
+    assert frame.iloc[0]["labels"] == "CountersReset" and len(record.requests) == 8
+
+
+@pytest.mark.parametrize(
+    ("format_", "settings", "found"),
+    [
+        ("vllm_0.33", {"drafting": DraftingConfig(DEPTH + 1)}, "found num_spec_tokens = 3"),
+        ("vllm_0.33", {"verification": VerificationConfig(VerificationMethod.block)}, "no log shows that runner V2"),
+        ("sglang", {}, "found False in the server's /server_info"),
+        ("sglang", {"drafter": DrafterConfig()}, "found speculative_algorithm = EAGLE3"),
+    ],
+)
+def test_an_arm_that_its_server_is_not_is_refused_with_the_evidence(tmp_path, format_, settings, found):
+    """Would catch numbers under a name that the server does not have: another K, drafts in a baseline, another rule."""
+    info = {"speculative_num_steps": DEPTH, "speculative_use_rejection_sampling": False}
+    info["speculative_algorithm"] = "EAGLE3"
+    with ScriptedServer(format_, DEPTH, info=info) as server:
+        (record,), frame = run_on(tmp_path, replace(cell_on(server), **settings))
+    assert not record.requests and record.failures[0].error == "RefusedArm" and found in record.failures[0].message
+    assert "failed" in frame.iloc[0]["labels"]
+
+
+DRAFTED = {
+    "vllm_0.25": "vllm:spec_decode_num_draft_tokens_total = ",
+    "vllm_0.33": "num_draft_tokens = ",
+    "tensorrt_llm": "trtllm_spec_decode_drafted_tokens_total = ",
+    "llama_cpp": "draft_n = ",
+}
+"""What each engine shows of its drafts; of SGLang its settings, above."""
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["own adapter", "plain adapter"])
+@pytest.mark.parametrize("format_", DRAFTED)
+def test_a_baseline_whose_server_drafts_is_refused(tmp_path, format_, is_plain):
+    """Would catch a baseline that drafts, over which every speedup is too low; the plain adapter reads no drafts."""
+    with ScriptedServer(format_, DEPTH) as server:
+        cell = replace(cell_on(server), drafter=DrafterConfig())
+        engine = Engine.plain if is_plain else cell.server.engine
+        (record,), frame = run_on(tmp_path, replace(cell, server=replace(cell.server, engine=engine)))
+    assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
+    assert "a baseline without drafts" in record.failures[0].message and DRAFTED[format_] in record.failures[0].message
+    assert frame["speedup"].isna().all()
+
+
+@pytest.mark.parametrize("kind", [DrafterKind.draft_model, DrafterKind.ngram])
+@pytest.mark.parametrize("format_", [*DRAFTED, "sglang"])
+def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
+    """Would catch a drafter that is loaded and never used, as llama.cpp's without --spec-type: a speedup of noise."""
+    with ScriptedServer(format_, 0) as server:
+        cell = cell_on(server)
+        # of one-hot drafts SGLang has no other
+        strict = format_ == "sglang" and kind is DrafterKind.ngram
+        verification = VerificationConfig(VerificationMethod.strict) if strict else cell.verification
+        drafter = DrafterConfig(kind, ngram_min=2, ngram_max=2)
+        (record,), _ = run_on(tmp_path, replace(cell, drafter=drafter, verification=verification))
+    assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
+    message = record.failures[0].message
+    assert f"expected drafter={kind.value}, found a server that reports no drafted token in" in message
+    assert ("draft_n = 0" in message) == (format_ == "llama_cpp")
+    assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "gpt"}, "server.model: expected one that .* lists .zoo., found gpt"),
+        ({"url": "http://127.0.0.1:9"}, "server.url"),
+    ],
+)
+def test_a_wrong_model_or_address_is_found_before_anything_runs(tmp_path, change, message):
+    with ScriptedServer() as server:
+        cell = cell_on(server)
+        backend = ServerBackend(replace(cell, server=replace(cell.server, **change)), ServerBackend.Shared())
+        with pytest.raises(ValueError, match=message):
+            ServerBackend.prepare_together([backend], [])
+
+
+def test_a_tokenizer_that_differs_is_a_failure_of_the_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.support.scripted_server.WORDS", {301: " one", 302: " two"})
+    with ScriptedServer(depth=DEPTH) as server:
+        (record,), frame = run_on(tmp_path, cell_on(server))
+    assert frame.iloc[0]["labels"] == "TokenizerDiffers" and len(record.requests) == 6

@@ -1,0 +1,168 @@
+"""Drafters with a network propose in the engine what a slow computation over the whole sequence proposes.
+
+A mistake in positions, pairs, rollback or rows would not change the output's law, only lower acceptance: no
+losslessness test sees it, this one does.
+"""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from harness.config.models import Anchor
+from harness.config.sampling import SamplingSettings
+from harness.drafters.block import BlockDrafter
+from harness.drafters.chain import ChainDrafter, DrafterShape
+from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.parallel import ParallelDrafter
+from harness.engine.depth import DepthByBatch
+from harness.engine.engine import Engine
+from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings
+from harness.models.dflash import DFlashHead
+from harness.models.dflash_config import DFlashConfig
+from harness.models.eagle import EagleConfig, EagleHead
+from harness.models.eagle3 import Eagle3Head
+from harness.models.eagle3_config import Eagle3Config
+from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.peagle import PEagleConfig, PEagleHead
+from harness.models.target import TargetModel
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+from tests.support.plain_layers import dflash_block
+
+VOCAB_SIZE, NUM_DRAFTS = 50, 3
+FROM_ANCHOR = "dflash, drafts from the anchor on"
+DRAFTERS = {
+    "draft_model": DraftModelDrafter,
+    "peagle": ParallelDrafter,
+    "dflash": BlockDrafter,
+    FROM_ANCHOR: BlockDrafter,
+}
+
+
+def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=num_layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.4,
+    )
+    tokenizer = SimpleNamespace(eos_token_id=None)
+    return TargetModel(LlamaForCausalLM(config).eval().requires_grad_(False), tokenizer)
+
+
+def make_head(kind: str, target: TargetModel):
+    torch.manual_seed(5)
+    if kind == "eagle":
+        return EagleHead(EagleConfig.for_target(target), target)
+    if kind == "mtp":
+        return MtpHead(MtpConfig.for_target(target), target)
+    if kind == "eagle3":
+        config = Eagle3Config.for_target(target, draft_vocab_size=20, aux_layers=(0, 1, 2))
+        return Eagle3Head(config, target, draft_token_ids=torch.arange(1, 41, 2))
+    if kind == "peagle":
+        config = PEagleConfig.for_target(
+            target, draft_vocab_size=20, aux_layers=(0, 1, 2), num_hidden_layers=2, mask_token_id=7
+        )
+        head = PEagleHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
+        torch.nn.init.normal_(head.mask_hidden)
+        return head
+    if kind in ("dflash", FROM_ANCHOR):
+        given = {"draft_vocab_size": 20, "block_size": 4, "mask_token_id": 7, "num_hidden_layers": 2, "head_dim": 8}
+        config = DFlashConfig.for_target(target, aux_layers=(0, 1, 2), **given)
+        if kind == FROM_ANCHOR:
+            config = replace(config, anchor=Anchor.first, block_size=NUM_DRAFTS)
+        head = DFlashHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
+        torch.nn.init.normal_(head.lm_head.weight)
+        return head
+    return tiny_model(seed=8, num_layers=1)
+
+
+def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num_drafts: int = NUM_DRAFTS) -> list[int]:
+    """Greedy drafts of NUM_DRAFTS or so many tokens, computed from the whole sequence without a cache."""
+    tokens = torch.tensor([sequence])
+    if kind == "draft_model":
+        for _ in range(NUM_DRAFTS):
+            positions = torch.arange(tokens.shape[1])[None]
+            logits = head.logits(head.forward(tokens, positions, None).hidden[:, -1])
+            tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
+        return tokens[0, len(sequence) :].tolist()
+    positions = torch.arange(len(sequence) - 1)[None]
+    if kind in ("dflash", FROM_ANCHOR):
+        states = target.forward(tokens[:, :-1], positions, None, head.aux_layers).aux
+        # each place predicts its own token, or the one after it
+        is_shifted = kind == FROM_ANCHOR
+        block = [sequence[-1], *[head.config.mask_token_id] * (num_drafts - is_shifted)]
+        logits = dflash_block(torch.cat(states, dim=-1)[0], torch.tensor(block), head, target.embed_weight)
+        return head.draft_to_target[logits[1 - is_shifted :].argmax(-1)].tolist()
+    features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
+    if kind == "peagle":
+        # each row for itself, from no more masked pairs than it needs
+        drafted = []
+        for num_masked in range(NUM_DRAFTS):
+            masks = torch.full((1, num_masked), head.config.mask_token_id)
+            joined = torch.cat([features, *[head.mask_features()] * num_masked], dim=1)
+            places = torch.arange(joined.shape[1])[None]
+            output = head(torch.cat([tokens[:, 1:], masks], dim=1), joined, places, None)
+            drafted.append(int(head.draft_to_target[head.logits(output.hidden[0, -1]).argmax()]))
+        return drafted
+    for _ in range(NUM_DRAFTS):
+        output = head(tokens[:, 1:], features, torch.arange(features.shape[1])[None], None)
+        draft_id = head.logits(output.hidden[:, -1]).argmax(-1, keepdim=True)
+        token = draft_id if head.draft_to_target is None else head.draft_to_target[draft_id]
+        tokens = torch.cat([tokens, token], dim=1)
+        features = torch.cat([features, output.next_features[:, -1:]], dim=1)
+    return tokens[0, len(sequence) :].tolist()
+
+
+@pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", FROM_ANCHOR, "draft_model"])
+@torch.inference_mode()
+def test_proposals_equal_the_slow_computation(kind, depths):
+    """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and
+    rounds without drafts between others."""
+    target = tiny_model(seed=4)
+    head = make_head(kind, target)
+    shape = DrafterShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
+    drafter = DRAFTERS.get(kind, ChainDrafter)(head, DraftSampling.greedy, shape)
+    settings = EngineSettings(
+        num_slots=3,
+        capacity=64,
+        num_speculative_tokens=NUM_DRAFTS,
+        sampling=SamplingSettings(0.7),
+        verification=Verification(VerificationMethod.strict),
+        limits=Limits(12, frozenset()),
+    )
+    seen = []
+    fast = drafter.propose
+
+    def spy(batch):
+        draft = fast(batch)
+        for row, length in enumerate(batch.lengths.tolist()):
+            # a row that idles has length 1; one that decodes has a prompt and a token after it
+            if length > 1:
+                seen.append((batch.token_ids[row, :length].tolist(), draft.token_ids[row].tolist()))
+        return draft
+
+    drafter.propose = spy
+    lengths = (5, 1, 9, 3, 12)
+    requests = [
+        Request(
+            str(index), "tiny", 0, 0, 70 + index, tuple((7 * index + 3 * step) % VOCAB_SIZE for step in range(length))
+        )
+        for index, length in enumerate(lengths)
+    ]
+    run = Engine(target, drafter, settings, depth=depths and DepthByBatch(depths)).run(requests, lambda record: None)
+    assert len(run.requests) == len(lengths) and len(seen) > 20
+    assert len({len(sequence) for sequence, _ in seen}) > 8
+    for sequence, proposed in seen:
+        # fewer tokens are the first of NUM_DRAFTS, but of a block, which sees how many places it has
+        expected = slow_proposal(kind, head, target, sequence, len(proposed))[: len(proposed)]
+        assert proposed == expected, f"after {len(sequence)} tokens"

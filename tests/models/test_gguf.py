@@ -1,0 +1,136 @@
+"""GGUF files: their header and tokenizer, which file a path means, and who may be given one."""
+
+import re
+
+import pytest
+
+from experiments.run import main
+from harness.backends.server.adapters.table import ADAPTERS
+from harness.backends.server.process import Servers
+from harness.backends.server.prompts import ServedPrompts
+from harness.backends.server.server import ServerBackend
+from harness.config.cli.ending import WRONG_SETTINGS
+from harness.config.server import Engine
+from harness.models.checkpoint import CheckpointError
+from harness.models.gguf import gguf_in, gguf_tokenizer, read_header
+from harness.runner.plan.compose import compose_plan
+from harness.workload.chat import decode_answer, encode_chat
+from tests.support.gguf_files import SPECIAL, TOKENS, header, write_gguf
+
+SERVED = ("backend=server", "server=llama_cpp", "verification=greedy", "decoding.temperature=0", "target=local")
+
+
+def test_a_header_is_read_as_it_was_written(tmp_path):
+    """Would catch a type that is read with another width, so that all behind it is lost."""
+    assert read_header(write_gguf(tmp_path / "a.gguf")) == header()
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ("gpt-2", ["hi", "Ġwo", "Ġ", "12", "3", "'", "L", "L"]),
+        ("smollm", ["hi", "Ġwo", "Ġ", "1", "2", "3", "'", "L", "L"]),
+        ("llama-bpe", ["hi", "Ġwo", "Ġ", "12", "3", "'LL"]),
+        ("qwen2", ["hi", "Ġwo", "Ġ", "1", "2", "3", "'LL"]),
+    ],
+)
+def test_text_is_split_as_the_file_says(tmp_path, split, words):
+    """Would catch digits that are joined, contractions that are cut, and special tokens that are spelt out."""
+    tokenizer = gguf_tokenizer(write_gguf(tmp_path / "a.gguf", tokenizer__ggml__pre=split))
+    ids = tokenizer.encode("hi wo 123'LL", add_special_tokens=False)
+    assert [TOKENS[token] for token in ids] == words
+    encoded = encode_chat(tokenizer, [{"role": "user", "content": "hi é\n"}])
+    assert encoded.note is None and [encoded.token_ids[place] for place in (0, -1)] == [1, 0]
+    assert decode_answer(tokenizer, encoded.token_ids) == "hi é\n" and tokenizer.eos_token == SPECIAL[0]
+
+
+def test_a_file_that_begins_texts_with_a_token_does(tmp_path):
+    tokenizer = gguf_tokenizer(write_gguf(tmp_path / "a.gguf", tokenizer__ggml__add_bos_token=True))
+    assert tokenizer.encode("hi")[0] == 1 and tokenizer.encode("hi", add_special_tokens=False)[0] != 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenizer__ggml__pre": "tekken"}, "found tokenizer.ggml.model = gpt2, tokenizer.ggml.pre = tekken"),
+        ({"tokenizer__ggml__model": "llama"}, "tokenizer.json and tokenizer_config.json beside the file"),
+        ({"version": 1}, "expected a GGUF file"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_built_is_refused(tmp_path, change, message):
+    """Would catch prompts that are split by another rule than the model was trained with."""
+    with pytest.raises(CheckpointError, match=message):
+        gguf_tokenizer(write_gguf(tmp_path / "a.gguf", **change))
+
+
+def cell_of(*arguments):
+    return compose_plan([*SERVED, *arguments]).cells[-1]
+
+
+def test_a_file_is_a_target_and_a_drafter(tmp_path):
+    """Would catch a folder that is served, a tokenizer of another model, and a digest of weights not served."""
+    target, folder = write_gguf(tmp_path / "target.gguf"), tmp_path / "drafter"
+    folder.mkdir()
+    drafter = write_gguf(folder / "small.gguf")
+    (folder / "model.safetensors").write_bytes(b"of this engine")
+    cell = cell_of(f"target.path={target}", "drafter=draft_model", f"drafter.path={folder}")
+    adapter = ADAPTERS[Engine.llama_cpp](cell, str(folder))
+    assert adapter.served_target(str(target), tmp_path) == str(target) and str(drafter) in adapter.speculation()
+    assert ServedPrompts(cell).tokenizer.eos_token == SPECIAL[0]
+    before = ServerBackend(cell, Servers()).weights()
+    (folder / "model.safetensors").write_bytes(b"others of this engine")
+    assert ServerBackend(cell, Servers()).weights() == before
+    write_gguf(drafter, general__name="another")
+    assert ServerBackend(cell, Servers()).weights()["drafter"] != before["drafter"]
+
+
+def several(folder):
+    for name in "ab":
+        write_gguf(folder / f"{name}.gguf")
+    return folder
+
+
+def broken(folder):
+    path = write_gguf(folder / "a.gguf")
+    path.write_bytes(path.read_bytes()[:100])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (several, (), "target.path: .* expected one GGUF file in the folder, found a.gguf, b.gguf"),
+        (broken, (), "target.path: .*a.gguf: expected a GGUF file, found that it is none: it ends within its header"),
+        (lambda folder: folder, (), "target.path: expected a GGUF file, or a folder with one, for a server that reads"),
+        (
+            lambda folder: write_gguf(folder / "a.gguf", tokenizer__ggml__pre="tekken"),
+            (),
+            "target.path: .* found tokenizer.ggml.model = gpt2, tokenizer.ggml.pre = tekken; put the model's own",
+        ),
+        (lambda folder: folder / "none.gguf", (), "target.path: .* found no GGUF file"),
+        (
+            lambda folder: write_gguf(folder / "a.gguf"),
+            ("backend=local", "server=null"),
+            "target.path: expected a folder of safetensors with backend=local, found the GGUF file .*llama_cpp serves",
+        ),
+        (
+            lambda folder: write_gguf(folder / "a.gguf"),
+            ("drafter=draft_model", "drafter.path=."),
+            "drafter.path: expected a GGUF file, or a folder with one",
+        ),
+    ],
+    ids=["several", "broken", "no file", "no tokenizer", "not there", "on this engine", "a drafter without one"],
+)
+def test_what_is_no_such_file_is_one_line_before_anything_runs(tmp_path, capsys, make, given, message):
+    """Would catch a worker, or the server's log, that finds it minutes later."""
+    given = [item for item in given if item != "server=null"]
+    arguments = [item for item in SERVED if not (given and given[0] == "backend=local" and "server" in item)]
+    assert main([*arguments, f"target.path={make(tmp_path)}", *given, "--list"]) == WRONG_SETTINGS
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+
+
+def test_a_folder_means_its_only_file(tmp_path):
+    assert gguf_in(str(tmp_path)) is None and gguf_in("owner/model") is None
+    path = write_gguf(tmp_path / "a.gguf")
+    assert gguf_in(str(tmp_path)) == gguf_in(str(path)) == path

@@ -1,0 +1,24 @@
+"""The list of mutants names code that is there, so that it cannot rot."""
+
+import pytest
+
+from tests.support.run_mutants import ROOT, fast_files, mutants, mutated
+
+LISTED = mutants()
+
+
+@pytest.mark.parametrize("mutant", LISTED, ids=lambda mutant: mutant["breaks"])
+def test_a_mutant_changes_one_place_and_names_fast_tests(mutant: dict):
+    source = (ROOT / mutant["file"]).read_text()
+    changed = mutated(source, mutant)
+    compile(changed, mutant["file"], "exec")
+    assert changed != source and set(mutant["tests"]) <= set(fast_files())
+
+
+def test_the_list_covers_the_packages():
+    assert len(LISTED) == 33
+    assert len({mutant["file"].rpartition("/")[0] for mutant in LISTED}) >= 10
+
+
+def test_every_fast_file_is_there():
+    assert not [name for name in fast_files() if not (ROOT / "tests" / name).is_file()]

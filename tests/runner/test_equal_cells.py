@@ -1,0 +1,160 @@
+"""Which settings make another cell, which do not, and the baselines that cells share."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from harness.config.drafting import DraftingConfig
+from harness.config.guarantee import labels
+from harness.config.identity import determinants, with_rates
+from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.usage import normal_form
+from harness.config.workload import WorkloadConfig
+from harness.records.files import identity
+from harness.runner.plan.run_plan import with_baselines
+from kernels.contract import VerificationMethod
+from tests.config.test_config import PROFILE, RANDOM, cell, synthetic
+
+
+def test_a_profile_and_its_rates_are_the_same_cell():
+    by_name = cell(verification=synthetic(profile=PROFILE), num_tokens=3)
+    by_rates = cell(verification=synthetic(synthetic_rates=[0.6, 0.37, 0.23]), num_tokens=3)
+    assert determinants(by_name) == determinants(by_rates)
+    assert with_rates(by_name.verification) == with_rates(by_rates.verification) | {"profile": "round_eagle_k3"}
+
+
+def test_where_weights_come_from_makes_another_cell():
+    drafters = [DrafterConfig(DrafterKind.eagle3, weights=weights) for weights in Weights]
+    targets = [TargetConfig(weights=weights) for weights in Weights]
+    cells = [replace(cell(), target=target, drafter=drafter) for target in targets for drafter in drafters]
+    assert len({identity(determinants(item)) for item in cells}) == 4
+    assert [labels(item) for item in cells] == [
+        (),
+        ("drafter weights: random",),
+        ("target weights: random",),
+        ("weights: random",),
+    ]
+
+
+def test_settings_of_weights_that_a_drafter_ignores_do_not_make_another_cell():
+    ngram = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, weights=RANDOM))
+    assert determinants(ngram) == determinants(cell("ngram"))
+    mtp = [DrafterConfig(DrafterKind.mtp, weights=RANDOM, path=path) for path in (None, "unused")]
+    assert determinants(replace(cell(), drafter=mtp[0])) == determinants(replace(cell(), drafter=mtp[1]))
+    shaped = [DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape=shape) for shape in ("a", "b")]
+    assert determinants(replace(cell(), drafter=shaped[0])) != determinants(replace(cell(), drafter=shaped[1]))
+
+
+def test_the_length_of_prompts_makes_another_cell():
+    exact = [WorkloadConfig(num_turns=1, prompt_tokens=num_tokens) for num_tokens in (None, 8, 9)]
+    found = [determinants(cell(workload=workload), "p", {"target": "a"}) for workload in exact]
+    assert len({identity(item) for item in found}) == 3
+
+
+def test_the_version_of_coupled_noise_is_in_the_identity_of_cells_that_draw_it_and_of_no_others(monkeypatch):
+    """Would catch results of other noise that are taken for the same cell, and ids that change without need."""
+    coupled = [cell(method="coupled"), cell(method="pr35461"), cell(method="strict", sampling="coupled")]
+    others = [cell(), cell(method="block"), cell("none", "coupled")]
+    before = [determinants(item) for item in (*coupled, *others)]
+    monkeypatch.setattr("harness.config.identity.COUPLED_STREAM_VERSION", 99)
+    after = [determinants(item) for item in (*coupled, *others)]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [True] * 3 + [False] * 3
+    assert not any("version" in key for item in after[3:] for key in item)
+
+
+def test_settings_that_the_method_ignores_do_not_make_another_cell():
+    plain = cell()
+    other = cell(verification=VerificationConfig(epsilon=0.5, leniency=0.3))
+    assert normal_form(other) == plain
+    assert determinants(other) == determinants(plain)
+    lenient = [cell(verification=VerificationConfig(VerificationMethod.lenient, leniency=x)) for x in (0.3, 0.6)]
+    assert determinants(lenient[0]) != determinants(lenient[1])
+
+
+def test_settings_that_the_drafter_ignores_do_not_make_another_cell():
+    eagle = replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, ngram_max=9))
+    assert determinants(eagle) == determinants(cell())
+    ngram = [replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, ngram_max=x)) for x in (4, 9)]
+    assert determinants(ngram[0]) != determinants(ngram[1])
+    by_path = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, path="unused"))
+    assert determinants(by_path) == determinants(cell("ngram"))
+
+
+def test_the_baseline_ignores_drafting_and_verification():
+    baselines = [cell("none", "block", num_tokens=1), cell("none", "strict", num_tokens=7)]
+    assert determinants(baselines[0]) == determinants(baselines[1])
+
+
+def test_auto_and_what_it_is_resolved_to_are_the_same_cell():
+    assert determinants(cell(sampling="sampled")) == determinants(cell(sampling="auto"))
+    assert determinants(cell(sampling="greedy")) != determinants(cell(sampling="auto"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoding": DecodingConfig(top_p=0.9)},
+        {"decoding": DecodingConfig(max_new_tokens=65)},
+        {"drafting": DraftingConfig(3)},
+        {"workload": WorkloadConfig(num_requests=7)},
+        {"backend": BackendConfig(max_concurrency=3)},
+        {"measurement": MeasurementConfig(num_blocks=3)},
+        {"seed": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_determines_the_result_changes_the_identity(change):
+    fingerprints = ("prompts", {"target": "a", "drafter": "b"})
+    changed = identity(determinants(replace(cell(), **change), *fingerprints))
+    assert changed != identity(determinants(cell(), *fingerprints))
+
+
+def test_labels_and_summaries_do_not_change_the_identity():
+    changed = replace(
+        cell(),
+        target=TargetConfig(name="other label"),
+        measurement=MeasurementConfig(baseline=False, num_resamples=100, confidence=0.9),
+    )
+    assert determinants(changed) == determinants(cell())
+
+
+def test_fingerprints_stand_for_paths():
+    here, there = (
+        replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, path=path), workload=WorkloadConfig(path=path))
+        for path in ("here", "there")
+    )
+    assert determinants(here) != determinants(there)
+    assert determinants(here, "p", {"target": "a"}) == determinants(there, "p", {"target": "a"})
+    assert determinants(here, "p", {"target": "a"}) != determinants(here, "p", {"target": "b"})
+
+
+def test_determinants_are_plain_json():
+    content = determinants(cell(method="synthetic"), "p", {"target": "a"})
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+
+
+def test_baselines_stand_first_and_once_per_decoding():
+    cells = [cell(temperature=t, method=method) for t in (0.0, 1.0) for method in ("strict", "block")]
+    planned = with_baselines(cells)
+    assert [(item.is_baseline, item.decoding.temperature) for item in planned] == [
+        (True, 0.0),
+        (True, 1.0),
+        (False, 0.0),
+        (False, 0.0),
+        (False, 1.0),
+        (False, 1.0),
+    ]
+
+
+def test_the_baseline_can_be_left_out():
+    without = MeasurementConfig(baseline=False)
+    assert [item.is_baseline for item in with_baselines([cell(measurement=without)])] == [False]
+    asked_for = [cell("none", measurement=without), cell(measurement=without)]
+    assert [item.is_baseline for item in with_baselines(asked_for)] == [True, False]
+
+
+def test_every_setting_of_a_canonical_cell_survives():
+    given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
+    assert asdict(normal_form(given)) == asdict(given)

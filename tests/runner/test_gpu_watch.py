@@ -1,0 +1,185 @@
+"""What the GPU did beside a block: sampled through NVML, recorded, and told where it explains a difference."""
+
+import sys
+import threading
+from itertools import chain, repeat
+from types import SimpleNamespace
+
+import pytest
+
+from harness.analysis.results import read_results
+from harness.records import InconsistentRecordError
+from harness.records.gpu_samples import GpuSamples
+from harness.report.warnings import warnings
+from harness.runner import arm, gpu_watch
+from harness.runner.gpu_watch import Gpu, watched
+from tests.support.resumed_runs import run
+
+IDLE, POWER, THERMAL = 0x1, 0x4, 0x20
+
+
+class FakeNvml:
+    """A driver with one GPU, whose answers change from sample to sample; the last ones stay."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *samples, refused=(), is_mig=False):
+        """samples: SM clock, reasons, number of processes; refused: names of functions."""
+        self.samples, self.refused, self.is_mig = chain(samples, repeat(samples[-1])), refused, is_mig
+        self.asked, self.third_sample = [], threading.Event()
+        self.now = samples[0]
+
+    def __getattr__(self, name):
+        if name in self.refused:
+            raise self.NVMLError("Insufficient Permissions")
+        return lambda *arguments: self.answer(name, *arguments)
+
+    def answer(self, name, *arguments):
+        self.asked.append((name, *arguments))
+        match name, *arguments:
+            case "nvmlDeviceGetHandleByUUID", uuid:
+                if uuid.startswith("GPU-") == self.is_mig:
+                    raise self.NVMLError("Not Found")
+                return "part" if self.is_mig else "gpu"
+            case "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "part":
+                return "gpu"
+            case "nvmlDeviceGetCurrentClocksThrottleReasons", "gpu":
+                # a sample begins here
+                self.now = next(self.samples)
+                if sum(each[0] == name for each in self.asked) == 3:
+                    self.third_sample.set()
+                return self.now[1]
+            case "nvmlDeviceGetClockInfo", "gpu", kind:
+                return self.now[0] if kind == self.NVML_CLOCK_SM else 2619
+            case "nvmlDeviceGetComputeRunningProcesses", "gpu":
+                return [SimpleNamespace(pid=pid) for pid in range(self.now[2])]
+
+
+def seen(nvml):
+    """The samples of a block in which nothing happens."""
+    with watched(Gpu("7", nvml), every_s=1000) as watch:
+        return watch.samples()
+
+
+def test_clocks_are_of_a_gpu_at_work_and_the_most_processes_count():
+    """Would catch the clock of an idle GPU as that of a block, and a process that was there for a moment."""
+    nvml = FakeNvml((345, IDLE, 3), (1980, 0, 1), (1410, POWER | THERMAL, 1), (1200, POWER, 1))
+    with watched(Gpu("7", nvml), every_s=1000) as watch:
+        watch.take()
+        watch.take()
+        found = watch.samples()
+    assert (found.num_samples, found.num_busy_samples) == (4, 3)
+    assert (found.min_sm_clock_mhz, found.mean_sm_clock_mhz, found.max_sm_clock_mhz) == (1200, 1530, 1980)
+    assert found.min_memory_clock_mhz == 2619 and found.num_other_processes == 2 and not found.unknown
+    assert found.clock_reasons == {"sw_power_cap": 2, "sw_thermal_slowdown": 1}
+
+
+def test_a_thread_samples_while_the_block_runs_and_ends_with_it():
+    """Would catch samples of the ends alone, and a thread that goes on beside the next cell."""
+    nvml, before = FakeNvml((1980, 0, 1)), threading.active_count()
+    with watched(Gpu("7", nvml), every_s=0.001):
+        assert threading.active_count() == before + 1 and nvml.third_sample.wait(60)
+    assert threading.active_count() == before
+
+
+def test_a_driver_that_does_not_answer_holds_up_nothing(monkeypatch):
+    """Would catch a round, or the end of a block, that waits for NVML."""
+    monkeypatch.setattr(gpu_watch, "ANSWER_S", 0.01)
+    monkeypatch.setattr(gpu_watch, "END_S", 0.01)
+    answers = threading.Event()
+
+    class Hangs(FakeNvml):
+        def answer(self, name, *arguments):
+            answers.wait()
+            return super().answer(name, *arguments)
+
+    found = seen(Hangs((1980, 0, 1)))
+    answers.set()
+    assert found.num_samples == 0 and "no answer" in found.unknown["nvml"]
+
+
+def test_the_first_sample_is_whole_where_the_library_is_imported_for_it(monkeypatch):
+    """Would catch a first sample that asks before there is a library."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml((1980, 0, 1)))
+    gpu = Gpu("7")
+    assert gpu.sample().sm_clock_mhz == 1980 and not gpu.unknown
+
+
+def test_without_a_gpu_nothing_is_watched():
+    before = threading.active_count()
+    with watched(None) as watch:
+        assert watch is None and threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("refused", "unknown", "known"),
+    [
+        ("nvmlInit", {"nvml"}, (None, None)),
+        ("nvmlDeviceGetHandleByUUID", {"nvml"}, (None, None)),
+        ("nvmlDeviceGetComputeRunningProcesses", {"num_other_processes"}, (1980, None)),
+        # whether it was idle is not known then
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", {"clock_reasons"}, (None, 0)),
+        ("nvmlDeviceGetClockInfo", {"sm_clock_mhz", "memory_clock_mhz"}, (None, 0)),
+    ],
+)
+def test_what_the_driver_refuses_is_named_and_the_rest_is_kept(refused, unknown, known):
+    """Would catch a cell that is lost because NVML is not there, and an unknown that reads as none."""
+    found = seen(FakeNvml((1980, 0, 1), refused=(refused,)))
+    assert found.unknown.keys() == unknown and "Insufficient Permissions" in next(iter(found.unknown.values()))
+    assert (found.mean_sm_clock_mhz, found.num_other_processes) == known
+
+
+def test_a_list_without_this_process_tells_nothing():
+    """Would catch -1 other processes, and none where a container hides them all."""
+    found = seen(FakeNvml((1980, 0, 0)))
+    assert found.num_other_processes is None and found.unknown.keys() == {"num_other_processes"}
+
+
+def test_of_a_part_of_a_gpu_the_whole_is_watched():
+    """Would catch a MIG instance that is looked for among whole GPUs, or asked for clocks that it does not have."""
+    nvml = FakeNvml((1980, 0, 1), is_mig=True)
+    assert seen(nvml).mean_sm_clock_mhz == 1980
+    assert ("nvmlDeviceGetHandleByUUID", "MIG-7") in nvml.asked
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_samples": 1, "num_busy_samples": 2},
+        {"num_other_processes": -1},
+        {"min_sm_clock_mhz": 2.0, "mean_sm_clock_mhz": 1.0, "max_sm_clock_mhz": 3.0},
+        {"mean_sm_clock_mhz": 1.0},
+    ],
+)
+def test_inconsistent_samples_cannot_be_built(fields):
+    with pytest.raises(InconsistentRecordError):
+        GpuSamples(**fields)
+
+
+def told(folder):
+    return [line for line in warnings(read_results(folder)) if line.startswith("GPU: ")]
+
+
+def test_records_keep_what_was_seen_and_reports_tell_what_explains_a_difference(tmp_path, monkeypatch):
+    """Would catch a report that is silent about a throttled or shared GPU, and one that warns of a quiet GPU."""
+    monkeypatch.setattr(arm, "own_gpu", lambda: Gpu("7", FakeNvml((1980, 0, 1))))
+    _, records = run(tmp_path / "quiet")
+    blocks = [block for record in records.values() for block in record.blocks]
+    assert len(blocks) == 6 and {block.gpu.mean_sm_clock_mhz for block in blocks} == {1980}
+    assert {block.gpu.num_other_processes for block in blocks} == {0} and not told(tmp_path / "quiet")
+
+    # turns: none, strict, block; then backwards
+    turns = iter([(1980, 0, 1), (1980, 0, 2), (1980, 0, 1), (1410, POWER, 1), (1980, 0, 1), (1980, 0, 1)])
+    monkeypatch.setattr(arm, "own_gpu", lambda: Gpu("7", FakeNvml(next(turns))))
+    run(tmp_path / "busy")
+    others, held, clock = told(tmp_path / "busy")
+    assert "in 1 of 2 blocks" in others and "strict" in others and "block)" not in others
+    assert "sw_power_cap" in held and "strict" not in held and "1410 to 1980 MHz" in clock
+
+    monkeypatch.setattr(arm, "own_gpu", lambda: Gpu("7", FakeNvml((1980, 0, 1), refused=("nvmlInit",))))
+    run(tmp_path / "without")
+    (line,) = told(tmp_path / "without")
+    assert "nvml not known" in line and "all cells" in line

@@ -1,0 +1,9 @@
+"""The cases of certification by name."""
+
+import torch
+
+from harness.checks.certification.cases import full_cases
+
+CPU = torch.device("cpu")
+CASES = {case.name: case for case in full_cases()}
+SPREAD = ("block, sampled cached, bfloat16, none, spread", "strict, greedy one-hot, bfloat16, top-k, spread over zeros")

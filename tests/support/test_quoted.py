@@ -1,0 +1,79 @@
+"""results/index.csv: it says of every number that pages quote where it comes from, and no page says another number."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.report.quoted import INDEX, UnknownQuoteError, index
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_index_is_what_pages_and_tables_give():
+    """Would catch a number of a page that no table has, and a table that changed behind a page."""
+    assert (ROOT / INDEX).read_text(encoding="utf-8") == index(ROOT), "run: python -m harness.report.quoted"
+
+
+@pytest.mark.parametrize(
+    ("page", "said", "wrong"),
+    [
+        ("README.md", "1.09 [1.00, 1.19]", "1.10 [1.00, 1.19]"),
+        ("README.md", "1.16 [1.15, 1.17]", "1.16 [1.15, 1.18]"),
+    ],
+    ids=["value", "interval, linked through another page"],
+)
+def test_a_page_that_differs_from_its_table_is_named(page, said, wrong):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text.count(said) == 1
+    line = text[: text.index(said)].count("\n") + 1
+    with pytest.raises(UnknownQuoteError) as error:
+        index(ROOT, {page: text.replace(said, wrong)})
+    assert (
+        str(error.value).startswith(f"{page}#") and f"line {line}: " in str(error.value) and wrong in str(error.value)
+    )
+
+
+CELLS = """run,verification,speedup,speedup_low,speedup_high,acceptance_rate,acceptance_rate_low,acceptance_rate_high
+a,strict,1.0949,1.004,1.194,0.125,0.1,0.151
+b,block,1.0912,0.996,1.185,0.5,0.4,0.6
+"""
+REPORT = """- command: `rejection-lab run drafter=eagle`
+
+| comparison | acceptance length | difference (%) |
+| --- | --- | --- |
+| block − strict | 2.00 [1.90, 2.10] | +12.5 [+10.0, +15.1] |
+
+| git.commit | 0123456789abcdef0123456789abcdef01234567 |
+| gpu.name | NVIDIA H100 |
+"""
+PAGE = """# Found
+
+Block is 1.09 [1.00, 1.19] times as fast ([report](results/one/report.md)), and a difference is +12.5 [+10.0, +15.1].
+
+# Elsewhere
+
+12.5 % [10.0, 15.1] are accepted ([found](#found)).
+
+# Not measured here
+
+3.00 [2.00, 4.00]
+"""
+
+
+def test_a_quote_is_a_number_of_a_linked_table_by_its_digits_and_words(tmp_path):
+    """Would catch a row of another method with these digits, a share for a difference, and a lost source."""
+    (tmp_path / "results" / "one" / "tables").mkdir(parents=True)
+    (tmp_path / "results" / "one" / "tables" / "cells.csv").write_text(CELLS)
+    (tmp_path / "results" / "one" / "report.md").write_text(REPORT)
+    (tmp_path / "page.md").write_text(PAGE)
+    origin = "rejection-lab run drafter=eagle,0123456789abcdef0123456789abcdef01234567,NVIDIA H100"
+    assert index(tmp_path).splitlines()[1:] == [
+        f"block − strict,12.5,10,15.1,%,difference (%),results/one/report.md,5,{origin},page.md#found",
+        "verification strict,0.125,0.1,0.151,fraction,acceptance_rate,results/one/tables/cells.csv,2,"
+        f"{origin},page.md#elsewhere",
+        f"verification block,1.0912,0.996,1.185,ratio,speedup,results/one/tables/cells.csv,3,{origin},page.md#found",
+    ]
+    with pytest.raises(
+        UnknownQuoteError, match=r"page\.md#found, line 3: no table in results/one has 1\.09 \[1\.01, 1\.19\]"
+    ):
+        index(tmp_path, {"page.md": PAGE.replace("1.00", "1.01")})

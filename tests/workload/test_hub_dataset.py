@@ -1,0 +1,285 @@
+"""Prompts from a Hugging Face data set, read from a local folder."""
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub.constants
+import pytest
+from huggingface_hub.errors import HfHubHTTPError
+
+from harness.config.workload import WorkloadConfig
+from harness.runner.plan.compose import compose_plan
+from harness.workload.conversations import load_prompts
+from harness.workload.hub_dataset import PLACEHOLDER
+from harness.workload.hub_lookup import not_on_hub
+from harness.workload.prompt import Prompt
+from tests.support.own_process import output_of
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+MESSAGES = [
+    {"role": "user", "content": "Who are you?"},
+    {"role": "assistant", "content": "A model."},
+    {"role": "user", "content": "And I?"},
+]
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """A local data set of two rows; returns its folder."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "greetings"
+    folder.mkdir()
+    rows = [
+        {"prompt": f"Say {index}.", "turns": ["One?", "Two?"], "messages": MESSAGES, "number": index, "empty": []}
+        for index in range(2)
+    ]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def read(folder: Path, column: str = "prompt", split: str = "test") -> list[Prompt]:
+    config = WorkloadConfig(dataset=str(folder), column=column, split=split, shuffle=False)
+    return load_prompts(config, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("column", "turns"),
+    [
+        ("prompt", ("Say 0.",)),
+        ("turns", ("One?", "Two?")),
+        ("messages", ("Who are you?", "And I?")),
+    ],
+    ids=["text", "list of texts", "messages"],
+)
+def test_a_column_may_hold_text_turns_or_messages(column, turns, dataset):
+    prompts = read(dataset, column)
+    assert prompts[0] == Prompt("test/0", "greetings", turns)
+    assert [prompt.prompt_id for prompt in prompts] == ["test/0", "test/1"]
+
+
+def test_a_text_column_category_is_used(dataset):
+    rows = [{"prompt": "Sing.", "category": "music"}, {"prompt": "Add.", "category": "maths"}]
+    (dataset / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [prompt.category for prompt in read(dataset)] == ["music", "maths"]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("question", r"workload\.column: expected a column of .*\(prompt, turns, .*\), found 'question'"),
+        ("number", r"column number, row test/0: expected text, a list of texts, or a list of messages.* found '0'"),
+        ("empty", r"column empty, row test/0: expected text, a list of texts"),
+    ],
+    ids=["missing column", "number", "empty list"],
+)
+def test_a_column_that_holds_no_prompt_is_refused(column, message, dataset):
+    with pytest.raises(ValueError, match=message):
+        read(dataset, column)
+
+
+USER = {"role": "user", "content": "Why?"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "tool", "content": "42"}, USER], "found tool: a prompt with tools is not read yet"),
+        ([SYSTEM, USER], "found one of the system: a system message is not read yet; until then put its text in front"),
+        ([USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}], "no tool_calls in a record"),
+        ([USER | {"name": "Ann"}], "found name; take it out"),
+        ([USER | {"content": [{"type": "image_url"}]}], "expected a content of text, found .* prompts with images out"),
+        ([{"from": "human", "value": "Why?"}], "found from and value: ShareGPT's layout is not read yet"),
+        ([{"role": "assistant", "content": "Hello."}], "expected at least one message of the user"),
+    ],
+    ids=["tool", "system", "call of a tool", "unknown key", "image", "ShareGPT", "no user"],
+)
+def test_messages_that_would_lose_something_are_refused(messages, message, dataset):
+    """Would catch a prompt that is measured without a part of it, or with its system message in the user's mouth."""
+    (dataset / "test.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(ValueError, match=rf"row test/0: .*{message}"):
+        read(dataset, "messages")
+
+
+@pytest.mark.parametrize("files", [None, "*.jsonl"], ids=["split", "files"])
+@pytest.mark.parametrize(
+    ("column", "beside", "found"),
+    [
+        ("instruction", {"input": ["", "A list."]}, "column input: Alpaca's layout is not read yet"),
+        ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: a prompt with tools is not read yet"),
+        ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is not read yet"),
+        ("prompt", {"n": [1, 2], "stop": ["a", "b"], "input": ["a", "b"], "completion": ["a", "b"]}, None),
+    ],
+    ids=["Alpaca", "tools", "system", "other columns"],
+)
+def test_a_column_that_belongs_to_the_prompt_is_not_left_out(column, beside, found, files, dataset):
+    """Would catch an instruction without its input; what else a table has is not the prompt's."""
+    rows = [{column: "Why?"} | {name: values[row] for name, values in beside.items()} for row in range(2)]
+    (dataset / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = WorkloadConfig(dataset=str(dataset), column=column, shuffle=False, files=files)
+    if found is None:
+        assert len(load_prompts(config, seed=0)) == 2
+        return
+    with pytest.raises(ValueError, match=rf"{'test.jsonl:2' if files else 'row test/1'}: .*{found}"):
+        load_prompts(config, seed=0)
+
+
+def test_an_unknown_split_names_the_splits_there_are(dataset):
+    with pytest.raises(ValueError, match=r"workload\.dataset: expected .* split dev, found .*test"):
+        read(dataset, split="dev")
+
+
+def test_a_data_set_that_is_not_there_is_refused(dataset):
+    with pytest.raises(ValueError, match=r"workload\.dataset: expected a data set .* found for '.*nowhere'"):
+        read(dataset.parent / "nowhere")
+
+
+def test_datasets_is_imported_only_when_a_data_set_is_named():
+    code = "import sys, harness.workload.conversations; sys.exit('datasets' in sys.modules)"
+    output_of(code)
+
+
+SPEED_BENCH_ROWS = [
+    {"question_id": f"q{index}", "category": category, "sub_category": "", "turns": ["One?", "Two?"], "multiturn": True}
+    for index, category in enumerate(("coding", "math", "coding"))
+]
+CARD = """---
+configs:
+- config_name: qualitative
+  data_files:
+  - split: test
+    path: qualitative/test.jsonl
+- config_name: throughput_1k
+  data_files:
+  - split: test
+    path: throughput_1k/test.jsonl
+---
+"""
+
+
+def workload_of(*settings):
+    """The workload that some settings name, of which no cell is run."""
+    return compose_plan(["drafter=none", *settings]).cells[0].workload
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A local Hub cache with data sets of the two public layouts, and no network; returns its folder."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def put(hub, dataset, files):
+    """Put files into the cache as a download does; returns their folder."""
+    repository = hub / f"datasets--{dataset.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    for name, content in files.items():
+        path = repository / "snapshots" / ("0" * 40) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content))
+    return repository / "snapshots" / ("0" * 40)
+
+
+def test_speed_bench_is_read_from_the_hub_cache(hub):
+    """Would catch a subset that is lost, first turns alone, and categories that are those of the data set."""
+    others = [dict(row, turns=["Long?"]) for row in SPEED_BENCH_ROWS]
+    files = {"README.md": CARD, "qualitative/test.jsonl": SPEED_BENCH_ROWS, "throughput_1k/test.jsonl": others}
+    put(hub, "nvidia/SPEED-Bench", files)
+    prompts = load_prompts(workload_of("workload=speed_bench", "workload.shuffle=false"), seed=0)
+    assert prompts[1] == Prompt("test/1", "math", ("One?", "Two?")) and len(prompts) == 3
+    config = workload_of("workload=speed_bench", "workload.subset=throughput_1k", "workload.categories=[coding]")
+    assert [prompt.turns for prompt in load_prompts(config, seed=0)] == [("Long?",)] * 2
+
+
+def test_speed_bench_that_is_not_filled_in_is_refused_and_the_filled_one_is_taken(hub):
+    """Would catch placeholders that are measured as prompts."""
+    rows = [*SPEED_BENCH_ROWS, dict(SPEED_BENCH_ROWS[0], turns=[f"{PLACEHOLDER} USING SPECDEC_BENCH\n\n{{question}}"])]
+    folder = put(hub, "nvidia/SPEED-Bench", {"README.md": CARD, "qualitative/test.jsonl": rows})
+    with pytest.raises(ValueError, match=r"placeholders in 1 of the 4 rows .*prepare_data\.py .* workload\.dataset="):
+        load_prompts(workload_of("workload=speed_bench"), seed=0)
+    (folder / "qualitative" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SPEED_BENCH_ROWS))
+    filled = workload_of(
+        "workload=speed_bench", f"workload.dataset={folder / 'qualitative'}", "workload.subset=null",
+    )  # fmt: skip
+    assert len(load_prompts(filled, seed=0)) == 3
+
+
+def test_speculator_benchmarks_are_read_by_file(hub):
+    """Would catch categories that get lost, and files whose other columns differ, which `datasets` refuses."""
+    files = {
+        "HumanEval.jsonl": [{"prompt": "def f():", "task_id": 1}],
+        "qa.jsonl": [{"prompt": "Who?", "question_id": "a"}, {"prompt": "Why?", "question_id": "b"}],
+        "README.md": "a card",
+    }
+    put(hub, "RedHatAI/speculator_benchmarks", files)
+    prompts = load_prompts(workload_of("workload=speculator_benchmarks", "workload.shuffle=false"), seed=0)
+    assert [(item.prompt_id, item.category, item.turns) for item in prompts] == [
+        ("HumanEval/0", "HumanEval", ("def f():",)), ("qa/0", "qa", ("Who?",)), ("qa/1", "qa", ("Why?",)),
+    ]  # fmt: skip
+    one = workload_of("workload=speculator_benchmarks", "workload.files=qa.jsonl")
+    assert {prompt.category for prompt in load_prompts(one, seed=0)} == {"qa"}
+    with pytest.raises(ValueError, match=r"HumanEval\.jsonl:1: expected an object with text .* found prompt, task_id"):
+        load_prompts(workload_of("workload=speculator_benchmarks", "workload.column=text"), seed=0)
+    with pytest.raises(ValueError, match=r"workload\.files: expected files \*\.csv in RedHatAI"):
+        load_prompts(workload_of("workload=speculator_benchmarks", "workload.files=*.csv"), seed=0)
+
+
+@pytest.mark.parametrize("name", ["speed_bench", "speculator_benchmarks"])
+def test_a_public_set_that_is_not_there_says_how_to_get_it(hub, name):
+    with pytest.raises(ValueError, match=r"get it with `hf download --repo-type dataset \w+/[\w-]+`") as caught:
+        load_prompts(workload_of(f"workload={name}"), seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def answer(status):
+    """What the Hub's interface raises for an answer."""
+    response = SimpleNamespace(status_code=status, headers={}, request=None)
+    return HfHubHTTPError(f"{status} for url\nsecond line", response=response)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(404, "404 for url"), (401, "401 for url"), (429, None), (503, None)],
+)
+def test_an_answer_of_the_hub_decides_unless_it_asks_for_patience(status, expected, monkeypatch):
+    """Would catch a data set that is refused because the Hub is busy, and a retry for one that is not there."""
+
+    def refuse(*_, **__):
+        raise answer(status)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    assert not_on_hub("owner/data", is_dataset=True) == expected
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
+    """Would catch a minute of retries where packets are dropped, and a host whose name is not found."""
+    never = threading.Event()
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: never.wait())
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
+    try:
+        assert not_on_hub("owner/model") == "no answer from the Hub within 0.01 s (HF_HUB_ETAG_TIMEOUT waits longer)"
+    finally:
+        never.set()
+
+
+def test_what_the_caches_have_is_taken_where_the_hub_cannot_be_reached(hub, monkeypatch):
+    """Would catch a run on a host without a network that has what it needs, and one that retries before it takes it."""
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    asked = []
+
+    def refuse(*given, **_):
+        asked.append(given)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
+    put(hub, "nvidia/SPEED-Bench", {"README.md": CARD, "qualitative/test.jsonl": SPEED_BENCH_ROWS})
+    put(hub, "RedHatAI/speculator_benchmarks", {"qa.jsonl": [{"prompt": "Who?"}]})
+    assert len(load_prompts(workload_of("workload=speed_bench"), seed=0)) == 3
+    assert len(load_prompts(workload_of("workload=speculator_benchmarks"), seed=0)) == 1
+    assert len(asked) == 2 and not huggingface_hub.constants.HF_HUB_OFFLINE

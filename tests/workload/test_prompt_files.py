@@ -1,0 +1,251 @@
+"""Prompts in files: layouts, sampling and schemas of a line, and what is refused."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.config.sampling import GivenSampling, SamplingSettings
+from harness.config.workload import Layout, WorkloadConfig
+from harness.workload.conversations import conversations, fingerprint, load_prompts
+from harness.workload.formats import FIELDS, detect_layout, read_prompts
+from harness.workload.line_keys import LEFT_ALONE, REFUSED
+from harness.workload.prompt import Prompt
+from tests.support.prompt_files import make_prompts, shared_file, write_lines
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "num_prompts", "num_turns", "num_categories"),
+    [
+        ("mt_bench/question.jsonl", Layout.mt_bench, 80, 160, 8),
+        ("spec_bench/question.jsonl", Layout.spec_bench, 480, 560, 6),
+        ("gsm8k/test.jsonl", Layout.gsm8k, 1319, 1319, 1),
+        ("humaneval/HumanEval.jsonl.gz", Layout.humaneval, 164, 164, 1),
+    ],
+    ids=["mt_bench", "spec_bench", "gsm8k", "humaneval"],
+)
+def test_public_sets_read_alike_with_the_layout_named_and_detected(
+    name, layout, num_prompts, num_turns, num_categories
+):
+    path = shared_file(name)
+    prompts = read_prompts(path, layout)
+    assert len(prompts) == num_prompts
+    assert sum(len(prompt.turns) for prompt in prompts) == num_turns
+    assert len({prompt.category for prompt in prompts}) == num_categories
+    assert read_prompts(path) == prompts
+
+
+MT_BENCH_ROW = {"question_id": 7, "category": "stem", "turns": ["Why?", "And then?"], "reference": ["Because."]}
+
+
+@pytest.mark.parametrize(
+    ("row", "layout", "expected"),
+    [
+        (MT_BENCH_ROW, Layout.mt_bench, Prompt("7", "stem", ("Why?", "And then?"))),
+        (MT_BENCH_ROW | {"category": "qa"}, Layout.spec_bench, Prompt("7", "qa", ("Why?", "And then?"))),
+        ({"question": "1 + 1?", "answer": "2"}, Layout.gsm8k, Prompt("gsm8k/1", "gsm8k", ("1 + 1?",))),
+        ({"task_id": "H/0", "prompt": "def f():\n"}, Layout.humaneval, Prompt("H/0", "humaneval", ("def f():\n",))),
+        ({"prompt": "Hello"}, Layout.plain, Prompt("1", "plain", ("Hello",))),
+        ({"text": "Hello", "prompt_id": "a", "category": "x"}, Layout.plain, Prompt("a", "x", ("Hello",))),
+        ({"turns": ["Hello", "Bye"]}, Layout.plain, Prompt("1", "plain", ("Hello", "Bye"))),
+        ("Line\u2028still the same line", Layout.plain, Prompt("1", "plain", ("Line\u2028still the same line",))),
+    ],
+    ids=["mt_bench", "spec_bench", "gsm8k", "humaneval", "prompt", "text", "turns", "bare string"],
+)
+def test_each_layout_is_detected_and_read(row, layout, expected, tmp_path):
+    assert detect_layout([row]) is layout
+    # Not escaped, so that a separator inside the string reaches the reader as it is.
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_prompts(path) == [expected]
+
+
+def test_spec_bench_layout_folds_the_mt_bench_categories_into_one_task(tmp_path):
+    rows = [MT_BENCH_ROW, MT_BENCH_ROW | {"question_id": 8, "category": "rag"}]
+    path = write_lines(tmp_path / "prompts.jsonl", *rows)
+    assert [prompt.category for prompt in read_prompts(path)] == ["mt_bench", "rag"]
+
+
+def test_compressed_files_and_blank_lines_read_like_plain_ones(tmp_path):
+    plain = write_lines(tmp_path / "prompts.jsonl", *make_prompts(a=3))
+    packed = tmp_path / "prompts.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes().replace(b"\n", b"\r\n\n")))
+    assert read_prompts(packed) == read_prompts(plain)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "a"}\n{"prompt": \n', r"prompts.jsonl:2: expected one JSON value on the line, found '{\"prompt\""),
+        ('{"prompt": "a"}\n\n{"other": 1}\n', r"prompts.jsonl:3: layout plain: expected .*prompt, text, turns; found"),
+        ('{"prompt": "a"}\n{"prompt": 5}\n', r"prompts.jsonl:2: .*expected prompt to be text .* found 5"),
+        ('{"prompt": "a"}\n{"turns": []}\n', r"prompts.jsonl:2: .*one or more texts, found \[\]"),
+        ('{"prompt": "a", "text": "b"}\n', r"prompts.jsonl:1: .*exactly one of prompt, text, turns"),
+        ('"a"\n7\n', r"prompts.jsonl:2: .*expected text, or an object .* found int"),
+        ('{"answer": 1}\n', r"prompts.jsonl:1: expected a record of a known layout \(mt_bench, .* found fields answer"),
+        (
+            '{"prompt_id": "x", "text": "a"}\n{"prompt_id": "x", "text": "b"}\n',
+            r":2: .*found 'x' again \(first on line 1",
+        ),
+        ("\n\n", r"prompts.jsonl: expected JSON Lines with at least one prompt, found an empty file"),
+    ],
+    ids=[
+        "broken JSON",
+        "no prompt field",
+        "prompt not text",
+        "no turns",
+        "two fields",
+        "number",
+        "unknown layout",
+        "id twice",
+        "empty",
+    ],
+)
+def test_a_bad_line_is_named_with_what_was_expected_and_found(content, message, tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl.gz", "prompts.jsonl"], ids=["not gzip", "not UTF-8"])
+def test_an_unreadable_file_is_refused_with_its_path(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b'"\xff"\n')
+    with pytest.raises(ValueError, match=f"{name}: expected a readable file of JSON Lines in UTF-8"):
+        read_prompts(path)
+
+
+def test_a_named_layout_is_held_against_the_fields(tmp_path):
+    path = write_lines(tmp_path / "prompts.jsonl", {"prompt": "a"})
+    with pytest.raises(ValueError, match=r":1: layout gsm8k: expected fields question, found prompt \(no question\)"):
+        read_prompts(path, Layout.gsm8k)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"workload\.path: expected a JSON Lines file, found nothing at"):
+        load_prompts(WorkloadConfig(path=str(tmp_path / "none.jsonl")), seed=0)
+
+
+def test_a_prompt_without_text_cannot_be_built():
+    with pytest.raises(ValueError, match="prompt x: expected one or more turns with text"):
+        Prompt("x", "plain", ("Hello", " "))
+
+
+def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
+    """Part of the fingerprint only where given; its seed takes the place of the run's."""
+    lines = [{"prompt": "a"}, {"prompt": "b", "sampling": {"temperature": 0, "top_k": 5, "seed": 3}}]
+    plain, own = read_prompts(write_lines(tmp_path / "own.jsonl", *lines))
+    assert plain.sampling is None and own.sampling is not None
+    assert own.sampling.over(SamplingSettings(0.7, top_p=0.9)) == SamplingSettings(0, 5, 0.9)
+    assert fingerprint([own]) != fingerprint([replace(own, sampling=None)])
+    seeds = [[item.seed for item in conversations([plain, own], WorkloadConfig(), seed)] for seed in (0, 1)]
+    assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
+
+
+def test_sampling_is_read_in_every_layout(tmp_path: Path):
+    """Would catch a line's sampling that is dropped without a word."""
+    path = tmp_path / "own.jsonl"
+    for layout, record in RECORDS.items():
+        write_lines(path, {**record, "sampling": {"top_k": 5}})
+        assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
+
+
+RECORDS = {
+    Layout.mt_bench: {"question_id": 1, "category": "stem", "turns": ["b"]},
+    Layout.spec_bench: {"question_id": 1, "category": "qa", "turns": ["b"]},
+    Layout.gsm8k: {"question": "d"},
+    Layout.humaneval: {"task_id": "c", "prompt": "c"},
+    Layout.json_schemas: {"id": "e", "split": "f", "schema": {}},
+    Layout.plain: {"prompt": "a"},
+}
+EVERY_LAYOUT = pytest.mark.parametrize("layout", RECORDS, ids=lambda layout: layout.value)
+
+
+@EVERY_LAYOUT
+def test_a_key_that_nothing_reads_is_refused_with_its_line_and_what_to_do(layout, tmp_path: Path):
+    """Would catch a stop string, a number of answers or a system message that is dropped without a word."""
+    record, unread = RECORDS[layout], {**REFUSED, "mood": "take it out of the lines"}
+    for name, advice in unread.items():
+        if name not in FIELDS[layout]:
+            path = write_lines(tmp_path / "own.jsonl", record | {name: ["x"]})
+            with pytest.raises(ValueError, match=rf"own\.jsonl:1: layout {layout.value}: .*{name}.*") as caught:
+                read_prompts(path, layout)
+            assert advice in str(caught.value), name
+
+
+@EVERY_LAYOUT
+def test_what_no_request_follows_from_is_left_alone_and_null_is_absence(layout, tmp_path: Path):
+    record, path = RECORDS[layout], tmp_path / "own.jsonl"
+    expected = read_prompts(write_lines(path, record), layout)
+    aside = {name: "x" for name in LEFT_ALONE if name not in FIELDS[layout]}
+    absent = dict.fromkeys(["sampling", "json_schema", "prompt_id", "category", "text", "mood", *REFUSED])
+    empty = {"tools": [], "system": "", "response_format": {}}
+    for beside in (aside, absent, empty, {"sampling": {"temperature": None}}):
+        assert read_prompts(write_lines(path, {**beside, **record}), layout) == expected
+    others = dict.fromkeys(name for names in FIELDS.values() for name in names)
+    full = record if layout is not Layout.gsm8k else record | {"answer": "1"}
+    assert read_prompts(write_lines(path, others | full)) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "found"),
+    [
+        ({"messages": [{"role": "user", "content": "Why?"}]}, 'messages: .* {"turns": '),
+        ({"conversations": [{"from": "human", "value": "Why?"}]}, "conversations: ShareGPT's layout is not read yet"),
+        ({"instruction": "Why?", "input": "", "output": "."}, "instruction: Alpaca's layout is not read yet"),
+    ],
+    ids=["messages", "ShareGPT", "Alpaca"],
+)
+def test_a_layout_that_is_not_read_yet_is_named(record, found, tmp_path: Path):
+    with pytest.raises(ValueError, match=rf"own\.jsonl:1: expected a record of a known layout, found {found}"):
+        read_prompts(write_lines(tmp_path / "own.jsonl", record))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (0.7, "expected an object"),
+        ({}, "expected an object"),
+        ({"temp": 1}, "expected an object"),
+        ({"temperature": "1"}, r"sampling\.temperature: expected a number"),
+        ({"top_k": 2.5}, r"sampling\.top_k: expected a whole number"),
+        ({"seed": True}, r"sampling\.seed: expected a whole number"),
+        ({"top_p": 0}, r"sampling\.top_p: expected a value in"),
+        ({"top_k": 10**20}, r"sampling\.top_k: expected 0 .* below"),
+        ({"temperature": 10**400}, r"sampling\.temperature: expected 0, or a positive"),
+        ({"min_p": 1e-46}, r"sampling\.min_p: expected a value in"),
+    ],
+)
+def test_wrong_sampling_is_refused_with_its_line(tmp_path: Path, sampling: object, message: str):
+    path = write_lines(tmp_path / "wrong.jsonl", {"prompt": "a"}, {"prompt": "b", "sampling": sampling})
+    with pytest.raises(ValueError, match=rf"wrong\.jsonl:2: .*{message}"):
+        read_prompts(path)
+
+
+def test_a_prompt_asks_for_an_object_of_its_schema(tmp_path: Path):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    path = write_lines(tmp_path / "schemas.jsonl", {"id": "x", "split": "easy", "schema": schema, "valid": []})
+    (prompt,) = read_prompts(path)
+    assert (prompt.prompt_id, prompt.category, json.loads(prompt.schema)) == ("x", "easy", schema)
+    assert prompt.turns[0].endswith(prompt.schema)
+
+
+def test_a_plain_prompt_may_carry_a_schema(tmp_path: Path):
+    path = write_lines(tmp_path / "plain.jsonl", {"prompt": "Say 1.", "json_schema": {"type": "integer"}})
+    prompts = read_prompts(path)
+    assert prompts[0].schema == '{"type": "integer"}'
+    assert fingerprint(prompts) != fingerprint([Prompt("1", "plain", ("Say 1.",))])
+    with pytest.raises(ValueError, match="expected a JSON schema"):
+        read_prompts(write_lines(tmp_path / "wrong.jsonl", {"prompt": "Say 1.", "json_schema": "integer"}))
+
+
+def test_public_schemas_are_read_with_a_validator_s_help():
+    jsonschema = pytest.importorskip("jsonschema", reason="needs the extra grammar")
+    prompts = read_prompts(shared_file("json_schemas/jsonschemabench_subset.jsonl"))
+    assert len(prompts) == 815 and len({prompt.category for prompt in prompts}) == 13
+    for prompt in prompts[::50]:
+        schema = json.loads(prompt.schema)
+        jsonschema.validators.validator_for(schema).check_schema(schema)
