@@ -4,8 +4,8 @@ Compiles every kernel of the sampling core and of the fused layers as its own la
 come nearest their register limits. With --all every variant, and every kind of kernel for sm_80, sm_89, sm_100 and
 sm_120 too: for a change of kernels and before a release. Prints registers, shared memory, stack and spills of every
 variant when all are done. Exits with 1 when a variant spills registers or takes more shared memory than a program may
-have, or when a kernel of these packages is launched by none of the calls (harness/checks/compile_check/). With --stamp a check
-that found nothing wrong is kept in a file, and the same code and version of Triton are not compiled again.
+have, or when a kernel of these packages is launched by none of the calls (harness/checks/compile_check/). With --stamp
+a check that found nothing wrong is kept in a file, and the same code and version of Triton are not compiled again.
 
 examples:
   rejection-lab compile-check

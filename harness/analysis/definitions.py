@@ -1,8 +1,8 @@
 """What every metric of the results means: the one set of definitions.
 
-The tables print these texts below themselves, COLUMNS.md beside it lists them, and `harness.analysis.estimates` computes
-the metrics from the same entries. Settings and counts: `harness.analysis.columns`. Of the draft tokens that round r
-proposes, K_r count as evidence (`EVIDENCE`); it accepts the first A_r of these. This module knows names and
+The tables print these texts below themselves, COLUMNS.md beside it lists them, and `harness.analysis.estimates`
+computes the metrics from the same entries. Settings and counts: `harness.analysis.columns`. Of the draft tokens that
+round r proposes, K_r count as evidence (`EVIDENCE`); it accepts the first A_r of these. This module knows names and
 texts, no records.
 """
 

@@ -23,10 +23,10 @@ Floats = NDArray[np.float64]
 SEED = 20260227
 MIN_PROMPTS = 16
 """From here on 95 % intervals contain the truth in 93 % of simulated runs or more, though prompts differ much and few
-are easy (tests/analysis/test_interval_coverage.py): with 64 and 80 prompts in 94 to 95 %, with 8 in 91 to 94 %, with 4 in 82 to
-86 %. A rate that few prompts contribute to, such as that of a late position, needs twice as many. BCa levels win a
-hundredth at 8 prompts for lengths and lose as much for differences; the bootstrap-t holds even there, but leaves the
-range of the metric."""
+are easy (tests/analysis/test_interval_coverage.py): with 64 and 80 prompts in 94 to 95 %, with 8 in 91 to 94 %, with 4
+in 82 to 86 %. A rate that few prompts contribute to, such as that of a late position, needs twice as many. BCa levels
+win a hundredth at 8 prompts for lengths and lose as much for differences; the bootstrap-t holds even there, but leaves
+the range of the metric."""
 MIN_REPEATS = 5
 """For an interval of the mean over seeds; below, the values say more."""
 MIN_BLOCKS = 3

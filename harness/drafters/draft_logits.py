@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from harness.drafters.protocol import Batch
-from harness.engine.constraint.masks import words_of
 from harness.models.cost import Cost
 from kernels.contract import (
     NO_TOKEN,
@@ -33,6 +32,7 @@ from kernels.contract import (
 )
 from kernels.depth import confidence, num_confident
 from kernels.random.streams import Purpose
+from kernels.reference.token_mask import words_of
 from kernels.tree.dynamic_shape import best_children
 
 if TYPE_CHECKING:

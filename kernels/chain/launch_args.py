@@ -17,7 +17,7 @@ from ..launch.register_limits import RowTraits
 from ..launch.workspace import SHORT_CHUNK, Shape, Workspace
 from ..methods import MethodTraits
 from ..methods.hooks import COUPLED, SHARED, Hooks
-from .row_reduce import _first_pass_kernel
+from .row_reduce import _row_reduce_kernel
 
 
 class Round(NamedTuple):
@@ -104,7 +104,7 @@ def no_draft() -> DraftRows:
 
 def capability() -> int:
     """Compute capability of the GPU times ten; 0 in Triton's interpreter, and where it is none of NVIDIA's."""
-    if not isinstance(_first_pass_kernel, JITFunction):
+    if not isinstance(_row_reduce_kernel, JITFunction):
         return 0
     target = driver.active.get_current_target()
     return target.arch if target.backend == "cuda" else 0

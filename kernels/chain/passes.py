@@ -3,7 +3,7 @@
     first pass    kernels.chain.row_reduce    reads every target row that matters, tests the draft tokens and decides
     second pass   kernels.chain.residual_sample   reads the rows at the rejected position, draws the next token
 
-With few requests the first pass only sums, and the second is kernels.chain.small_batch_pass, which decides too.
+With few requests the first pass only sums, and the second is kernels.chain.small_batch, which decides too.
 Where the first pass leaves nothing to be summed (`Round.sums`) it draws the next token itself, and is the only launch.
 In a mixed batch (`Sampling.is_mixed`) the requests that cut nothing get these launches, and then those that cut: each
 kind costs what it costs alone, and the programs of the other kind, which end at once (one or two launches more).
@@ -27,10 +27,9 @@ from ..launch.workspace import SHORT_CHUNK
 from ..methods import VerificationMethod
 from ..methods.hooks import COUPLED, OWN, Hooks, hooks_of
 from .launch_args import Round, capability
-from .residual_sample import _second_pass_kernel
-from .row_reduce import _first_pass_kernel
-from .small_batch import decides_late, late_program
-from .small_batch_pass import _deciding_pass_kernel
+from .residual_sample import _residual_sample_kernel
+from .row_reduce import _row_reduce_kernel
+from .small_batch import _small_batch_kernel, decides_late, late_program
 from .truncation import _truncated_rows_kernel
 
 FIRST_PASS_WARPS = 4
@@ -128,7 +127,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
     num_steps = shape.chunk // (32 * group)
     is_small = num_programs * (shape.width + 1) <= SMALL_GRID and capability() > 0 and not is_short
     is_early = sets == 1 and _may_load_early(round_, decides)
-    _first_pass_kernel[(num_programs, shape.width + 1)](
+    _row_reduce_kernel[(num_programs, shape.width + 1)](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -226,7 +225,7 @@ def _second_pass(round_: Round) -> None:
     if shape.chunk == SHORT_CHUNK:
         parts = 1
     grid, shared = _second_launch(round_, parts)
-    _second_pass_kernel[grid](
+    _residual_sample_kernel[grid](
         round_.target,
         round_.draft,
         round_.tokens,
@@ -253,7 +252,7 @@ def _deciding_pass(round_: Round) -> None:
     grid, shared = _second_launch(round_, parts)
     num_steps = shape.chunk // (32 * spread * shared["GROUP"])
     shared |= {"num_warps": num_warps, "UNROLL": min(shared["UNROLL"], num_steps)}
-    _deciding_pass_kernel[grid](
+    _small_batch_kernel[grid](
         round_.target,
         round_.draft,
         round_.tokens,

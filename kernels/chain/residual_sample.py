@@ -91,7 +91,7 @@ def _settle(
 
 
 @triton.jit
-def _second_pass_kernel(
+def _residual_sample_kernel(
     target, draft, tokens, temperatures, cutting, streams, rows, state, output, purpose, rule,
     METHOD: tl.constexpr,
     READS_DRAFT: tl.constexpr,

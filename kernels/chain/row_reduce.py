@@ -99,7 +99,7 @@ def _conclude_draft_row(draft, rows, at, temperature, chunks, prepared, CHUNKS_P
 
 
 @triton.jit
-def _first_pass_kernel(
+def _row_reduce_kernel(
     target, draft, tokens, temperatures, cutting, streams, rule, rows, state, output, purpose,
     METHOD: tl.constexpr,
     SKIPS: tl.constexpr,

@@ -1,7 +1,7 @@
 """First pass of a batch that truncates: one program reads a whole row, finds its threshold, and tests its draft token.
 
-The row is in the L2 cache after its first reading, so that the search (kernels.rows.thresholds) may go over it again. As in
-kernels.chain.row_reduce, rows are taken by position, and those after a rejection are not read.
+The row is in the L2 cache after its first reading, so that the search (kernels.rows.thresholds) may go over it again.
+As in kernels.chain.row_reduce, rows are taken by position, and those after a rejection are not read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the kernels are given: groups of pointers and sizes, so that a launch reads as a sentence.
 
 Every field that is a tensor here is a pointer inside a kernel. Shapes as in kernels.contract, and C chunks in a row
-(kernels.launch.workspace.chunk_size). Row r * (K + 1) + i of a buffer belongs to request r and to the target's row after its
-first i draft tokens, however the rows of the logits lie.
+(kernels.launch.workspace.chunk_size). Row r * (K + 1) + i of a buffer belongs to request r and to the target's row
+after its first i draft tokens, however the rows of the logits lie.
 """
 
 from __future__ import annotations
@@ -184,8 +184,11 @@ class RoundState(NamedTuple):
 
 
 class TreeWalk(NamedTuple):
-    """Where the walks of a round go, and what their programs leave for each other: sums of one step and, before all
-    have read these, of the next, in turn (kernels.launch.grid_barrier). The chunks of RowBuffers are kept in the same way."""
+    """Where the walks of a round go, and what their programs leave for each other.
+
+    Sums of one step and, before all have read these, of the next, in turn (kernels.launch.grid_barrier). The chunks of
+    RowBuffers are kept in the same way.
+    """
 
     parents: Tensor
     """[R, K] int64; see kernels.contract.Draft."""

@@ -134,7 +134,7 @@ def _common_second_registers(rows: RowTraits, num_warps: int, capability: int) -
 
 
 def deciding_pass_registers(rows: RowTraits, num_requests: int, num_warps: int, capability: int) -> int:
-    """Limit for kernels.chain.small_batch_pass.
+    """Limit for kernels.chain.small_batch.
 
     Args:
         rows: how they are read.

@@ -44,7 +44,7 @@ class Shape:
     sums_entropy: bool = False
     """Moments of chunks are summed."""
     has_lead: bool = False
-    """Chunks begin at the word that the row begins in (kernels.rows.unaligned): with up to MAX_LEAD tokens before it."""
+    """Chunks begin at the word that the row begins in (kernels.rows.unaligned): up to MAX_LEAD tokens before it."""
     sums_drafts: bool = False
     """The first pass also sums the rows of the drafts."""
 

@@ -29,6 +29,14 @@ def allowed_tokens(words: Tensor, token_ids: Tensor) -> Tensor:
     return ((words[:, token_ids // BITS_PER_WORD] >> (token_ids % BITS_PER_WORD)) & 1).bool()
 
 
+def words_of(token_ids: Tensor, vocab_size: int) -> Tensor:
+    """The mask that allows just these tokens: [ceil(V / 32)] int32 on the host."""
+    words = torch.zeros(-(-vocab_size // BITS_PER_WORD), dtype=torch.int64)
+    token_ids = token_ids.cpu().unique()
+    words.index_add_(0, token_ids // BITS_PER_WORD, 1 << (token_ids % BITS_PER_WORD))
+    return words.to(torch.int32)
+
+
 def check_mask(mask: TokenMask, logits: Tensor, target_ids: Tensor) -> None:
     """Raises ValueError unless there is a mask, or -1, for each row and a bit for each token."""
     if mask.words.dim() != 2 or mask.words.dtype != torch.int32:

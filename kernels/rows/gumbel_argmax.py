@@ -1,11 +1,11 @@
 """Gumbel noise that belongs to (seed, position, token): which token has the largest log weight plus noise?
 
-The noise is that of kernels.random.streams.gumbel, one uniform number of 53 bits and two logarithms a token. Both are spared
-for nearly all tokens: 27 of the bits give an upper bound of a token's score in float32, and the exact float64 score is
-computed for one token after another, the highest bound first, until no bound reaches the best score. The result is
-the exact one, whatever the bounds are worth. Where many tiles of a row are read, threads do not meet in each: every
-thread keeps the group of tokens with the largest of its bounds (`race`), and only these groups are compared, unless a
-group that was not kept may hold the winner.
+The noise is that of kernels.random.streams.gumbel, one uniform number of 53 bits and two logarithms a token. Both are
+spared for nearly all tokens: 27 of the bits give an upper bound of a token's score in float32, and the exact float64
+score is computed for one token after another, the highest bound first, until no bound reaches the best score. The
+result is the exact one, whatever the bounds are worth. Where many tiles of a row are read, threads do not meet in each:
+every thread keeps the group of tokens with the largest of its bounds (`race`), and only these groups are compared,
+unless a group that was not kept may hold the winner.
 
 Two logits are compared by their difference, (x - y) / T + g(x) - g(y): next to a score itself noise is lost where
 |x / T| is large. So the leader among tokens is (its score, its logit, its noise, its id).

@@ -1,7 +1,8 @@
 """Where each request's rows begin among packed target rows: K_r + 1 of each, request after request.
 
 The numbers of draft tokens lie on the device, where nothing waits for them. So rows that do not add up are not refused,
-as kernels.reference.target_rows does, but found here: no request is placed then, and kernels.chain.row_epilogue flags them all.
+as kernels.reference.target_rows does, but found here: no request is placed then, and kernels.chain.row_epilogue flags
+them all.
 """
 
 from __future__ import annotations

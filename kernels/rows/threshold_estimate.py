@@ -8,8 +8,8 @@ lie above is one of the threads' maxima, of known rank.
     top-p          WANTED tokens do, five in eight of those that there is room for
     min-p alone    the bound is the threshold of the sample: that of the row lies nowhere below it
 
-The bound affects time only: kernels.rows.thresholds looks for what lies below it by whole passes over the row. This module
-reads no masses.
+The bound affects time only: kernels.rows.thresholds looks for what lies below it by whole passes over the row. This
+module reads no masses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The test of the next child of a node whose rows have been read or weighed, in every program of the request alike.
 
-They compute it from the same numbers in the same order, so that all come to the same step: see kernels.tree.rejection_walk.
+They compute it from the same numbers in the same order, so that all come to the same step: see
+kernels.tree.rejection_walk.
 """
 
 from __future__ import annotations

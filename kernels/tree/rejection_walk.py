@@ -3,11 +3,11 @@
     READ     the target row of the node that was accepted last: its maximum and normalizer
     WEIGH    what is left of it after the rejection of a child: the masses of [p - c q]+
 
-Each step reads whole rows, a share with each program of the request, which then meet (kernels.launch.grid_barrier). Every one of
-them tests the next child (kernels.tree.child_test), and so knows the request's next step without being told: READ the child
-that was accepted, or WEIGH what its rejection leaves. With no child left the first one draws the next token. Only the
-rows of nodes that the walk visits are read. Chunks are summed each for itself, so that no token depends on the number
-of programs.
+Each step reads whole rows, a share with each program of the request, which then meet (kernels.launch.grid_barrier).
+Every one of them tests the next child (kernels.tree.child_test), and so knows the request's next step without being
+told: READ the child that was accepted, or WEIGH what its rejection leaves. With no child left the first one draws the
+next token. Only the rows of nodes that the walk visits are read. Chunks are summed each for itself, so that no token
+depends on the number of programs.
 
     rejected children x_1 .. x_k with laws S_1 .. S_k leave   [p - c q]+ / M,   c <- c + M / D,  M <- sum [p - c q]+
 

@@ -1,7 +1,8 @@
 """Synthetic acceptance of trees: a launch that walks every request, and a draw from the row where its walk ends.
 
     walk   the path of a request from its uniform numbers and the parents, whatever the tokens are; no row is read
-    draw   a round without drafts (kernels.chain.passes) on one target row of each request, that of its last accepted node
+    draw   a round without drafts (kernels.chain.passes) on one target row of each request, that of its last accepted
+    node
 
 Methods that look at tokens read more: the row of each node that a walk comes to, and rows of the draft. The reference
 twin is kernels.reference.synthetic.

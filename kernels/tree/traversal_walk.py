@@ -1,16 +1,16 @@
 """Traversal verification of trees: the walk of every request in one launch, some programs for each.
 
 The statistics of all target rows are known. A step WEIGHs what the deletion of a child leaves of its parent's row, a
-share of it with each program of the request, which then meet (kernels.launch.grid_barrier). Every one of them goes on from node to
-node (kernels.tree.traversal) until the next deletion, whose masses the next step weighs, or until a node is accepted, whose
-masses are weighed too unless the step at hand did it. The first one draws the next token.
+share of it with each program of the request, which then meet (kernels.launch.grid_barrier). Every one of them goes on
+from node to node (kernels.tree.traversal) until the next deletion, whose masses the next step weighs, or until a node
+is accepted, whose masses are weighed too unless the step at hand did it. The first one draws the next token.
 
     a node whose chance is a has a P(x) = kappa w(x),  w = [p - c q]+,  at first kappa = a and c = 0
     child x:       chance min(1, kappa w(x) D / q(x))
     its deletion:  c <- c + 1 / (kappa D);  Z = kappa sum w;  a <- Z / (Z + 1 - a),  kappa <- kappa / (Z + 1 - a)
 
-with D as in kernels.tree.rejection_walk. A child whose chance is 1 keeps it, whatever becomes of its own children, and is
-never deleted; so a deleted x has w(x) = 0 from then on, and of distinct siblings, too, one number c stands for all.
+with D as in kernels.tree.rejection_walk. A child whose chance is 1 keeps it, whatever becomes of its own children, and
+is never deleted; so a deleted x has w(x) = 0 from then on, and of distinct siblings, too, one number c stands for all.
 One-hot children are tested from single probabilities, and nothing is weighed before a node is accepted. The reference
 twin is kernels.reference.traversal.
 """

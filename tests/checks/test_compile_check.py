@@ -121,7 +121,7 @@ def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 def test_kernels_of_a_package_are_found(compiled: dict):
     found = set(compiled["kernels"])
-    assert {"_logprobs_kernel", "_first_pass_kernel", "_second_pass_kernel"} <= found
+    assert {"_logprobs_kernel", "_row_reduce_kernel", "_residual_sample_kernel"} <= found
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from kernels.chain import passes
-from kernels.chain import small_batch as late_decision
+from kernels.chain import passes, small_batch
 from tests.support.kernel_rounds import UNCUT, always, checked_verdict, kernel_round
 from tests.support.random_round import Method, verification_of
 
@@ -32,7 +31,7 @@ def test_the_pass_that_decides_changes_no_token(
         late = checked_verdict(batch, method, workspace)
         assert workspace.busy_counters() == []
         with monkeypatch.context() as patch:
-            patch.setattr(late_decision, "late_programs", lambda *_: ())
+            patch.setattr(small_batch, "late_programs", lambda *_: ())
             early = batch.found(verification_of(method), workspace)
         assert late.token_ids.tolist() == early.token_ids.tolist()
         assert late.num_accepted.tolist() == early.num_accepted.tolist()
@@ -79,7 +78,7 @@ def test_no_division_of_the_work_changes_a_token(
     late = checked_verdict(batch, method, Workspace())
     # steps are loaded early where no draft row is summed beside
     assert found == [keeps_statistics, division]
-    monkeypatch.setattr(late_decision, "late_programs", lambda *_: ())
+    monkeypatch.setattr(small_batch, "late_programs", lambda *_: ())
     assert late.token_ids.tolist() == batch.found(verification_of(method), Workspace()).token_ids.tolist()
 
 

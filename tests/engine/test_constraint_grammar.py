@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 from harness.config.constraint import ConstraintConfig, GrammarKind, PolicyKind
 from harness.engine.constraint.grammar import GrammarCompiler
 from harness.engine.constraint.grammar_text import UnusableGrammarError, check_grammar
-from harness.engine.constraint.masks import Masks, words_of
+from harness.engine.constraint.masks import Masks
 from harness.engine.constraint.matcher import Matcher, Reach, Walk
 from harness.engine.constraint.validity import is_valid
 from harness.models.zoo import zoo_path
-from kernels.reference.token_mask import allowed_tokens
+from kernels.reference.token_mask import allowed_tokens, words_of
 
 VOCAB_SIZE = 6144
 END = 4

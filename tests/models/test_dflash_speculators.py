@@ -1,4 +1,7 @@
-"""DFlash heads compute what the package `speculators` computed; tests/support/record_dflash_speculators.py recorded it."""
+"""DFlash heads compute what the package `speculators` computed.
+
+Recorded by tests/support/record_dflash_speculators.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""EAGLE-3 heads compute what the package `speculators` computed; tests/support/record_eagle3_speculators.py recorded it."""
+"""EAGLE-3 heads compute what the package `speculators` computed.
+
+Recorded by tests/support/record_eagle3_speculators.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""P-EAGLE heads compute what the package `speculators` computed; tests/support/record_peagle_speculators.py recorded it."""
+"""P-EAGLE heads compute what the package `speculators` computed.
+
+Recorded by tests/support/record_peagle_speculators.py.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,8 @@ def test_torch_that_came_with_a_drafter_gets_one_thread_too(first, threads):
     code = (
         f"import os; os.environ.pop('OMP_NUM_THREADS', None); import {first}; "
         "from harness.config.cell import CellConfig; from harness.config.imported import ImportPath; "
-        "ImportPath('tests.support.own_drafters:LastToken').load('drafter.kind'); import torch; torch.set_num_threads(3); "
+        "ImportPath('tests.support.own_drafters:LastToken').load('drafter.kind'); "
+        "import torch; torch.set_num_threads(3); "
         "from harness.runner.cpu_threads import choose_threads; choose_threads([CellConfig()]); "
         "print(torch.get_num_threads())"
     )

@@ -1,4 +1,4 @@
-"""Verification methods outside the package, named as a user would: verification.method=tests.support.own_methods:NAME."""
+"""Verification methods outside the package, named as a user would: method=tests.support.own_methods:NAME."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records what the reference EAGLE-3 model of the package `speculators` computes, for tests/models/test_eagle3_speculators.py.
+"""Records what the reference EAGLE-3 model of the package `speculators` computes, for
+tests/models/test_eagle3_speculators.py.
 
 Run in an environment of its own, because the package asks for an older transformers than this project:
 

@@ -1,4 +1,5 @@
-"""Records what the real llama-server sends, for tests that replay it: `python -m tests.support.record_llama_cpp ENVIRONMENT`.
+"""Records what the real llama-server sends, for tests that replay it: `python -m tests.support.record_llama_cpp
+ENVIRONMENT`.
 
 ENVIRONMENT is what `rejection-lab demo-server --engine llama_cpp` has made. Each arm answers one prompt; the files go
 to tests/data/llama_cpp_VERSION/. Another run gives the same files but for times and ids of requests.

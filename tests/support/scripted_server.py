@@ -1,10 +1,10 @@
 """A server that answers from a script, in the formats of real engines: every step follows from a request's seed.
 
 The formats of vLLM 0.25 and 0.33, SGLang 0.5 and TensorRT-LLM are written from their sources, not recorded from them;
-those of vLLM 0.32 and llama.cpp are held against recorded ones (tests/backends/test_server_formats.py). Faults by seed: `dies`,
-`stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters start anew),
-`backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and no list of
-steps).
+those of vLLM 0.32 and llama.cpp are held against recorded ones (tests/backends/test_server_formats.py). Faults by seed:
+`dies`, `stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters
+start anew), `backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and
+no list of steps).
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""A stand-in for vLLM's engine loop around the worker of tests.support.stand_in_vllm_worker: requests in, rounds, tokens out.
+"""A stand-in for vLLM's engine loop around the worker of tests.support.stand_in_vllm_worker: requests in, rounds,
+tokens out.
 
 Target and drafter are tables of logits by the last token. A step takes all running requests, and like vLLM with
 asynchronous scheduling it runs a request once more after its end.

@@ -1,6 +1,7 @@
 """A stand-in for the worker of vLLM 0.25.1: its parameters, its attributes, and where it looks things up.
 
-Written from that source; what the functions compute comes from tests.support.stand_in_vllm, with its streams without rounds.
+Written from that source; what the functions compute comes from tests.support.stand_in_vllm, with its streams without
+rounds.
 """
 
 import sys

@@ -146,7 +146,7 @@ def _probabilities(sampling: Any, logits: Tensor, temperature: float, truncation
 def _flashinfer_verify(
     target_logits: Tensor, cache: Tensor, slots: Tensor, token_ids: Tensor, temperature: float, truncation: Truncation
 ) -> tuple[Tensor, Tensor]:
-    """As harness.checks.kernel_bench.separate.verify_logits; the second result is all output tokens, [R, K + 1] int32."""
+    """As separate.verify_logits; the second result is all output tokens, [R, K + 1] int32."""
     from flashinfer import sampling
 
     num_requests, width = token_ids.shape

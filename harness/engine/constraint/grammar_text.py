@@ -38,7 +38,8 @@ def library_grammar(kind: GrammarKind, text: str) -> str:
 def check_grammar(kind: GrammarKind, text: str) -> None:
     """Raise what `library_grammar` raises, also for a grammar that llguidance reads and cannot follow.
 
-    A regular expression must be one for Python's re too, by which answers are validated (harness.engine.constraint.validity).
+    A regular expression must be one for Python's re too, by which answers are validated
+    (harness.engine.constraint.validity).
     """
     reason = str(_library().validate_grammar(library_grammar(kind, text), None))
     if reason:

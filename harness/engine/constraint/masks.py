@@ -82,11 +82,3 @@ def unpacked(memory: Tensor, num_rows: int, vocab_size: int) -> tuple[Tensor, Te
     """Views of what `Masks.packed` left: [num_rows] int64, and [M, ceil(V / 32)] int32."""
     ahead = words_ahead(num_rows)
     return memory[:ahead].view(torch.int64)[:num_rows], memory[ahead:].view(-1, -(-vocab_size // BITS_PER_WORD))
-
-
-def words_of(token_ids: Tensor, vocab_size: int) -> Tensor:
-    """The mask that allows just these tokens: [ceil(V / 32)] int32 on the host."""
-    words = torch.zeros(-(-vocab_size // BITS_PER_WORD), dtype=torch.int64)
-    token_ids = token_ids.cpu().unique()
-    words.index_add_(0, token_ids // BITS_PER_WORD, 1 << (token_ids % BITS_PER_WORD))
-    return words.to(torch.int32)

@@ -55,8 +55,8 @@ def several_frame(replayed: Sequence[Replayed]) -> pd.DataFrame:
 
     Returns:
         run, cell_id, target, drafter, num_speculative_tokens, temperature; recorded_* of the run that made the drafts;
-        num_prompts, num_contexts; num_drafts: n; and of each rule and bound (kernels.tree.multi_drafts) the probability that
-        one of n drafts is accepted, with _low and _high; nan where a rule has no term for so many.
+        num_prompts, num_contexts; num_drafts: n; and of each rule and bound (kernels.tree.multi_drafts) the probability
+        that one of n drafts is accepted, with _low and _high; nan where a rule has no term for so many.
     """
     rows = [row for item in replayed if has_several(item) for row in _rows(item)]
     names = [each for rule in MULTI_DRAFT_RULES for each in with_interval(rule)]
