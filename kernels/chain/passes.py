@@ -18,9 +18,9 @@ import torch
 import triton
 
 from ..launch.register_limits import (
-    deciding_pass_registers,
-    first_pass_registers,
-    second_pass_registers,
+    residual_sample_registers,
+    row_reduce_registers,
+    small_batch_registers,
     truncated_pass_registers,
 )
 from ..launch.workspace import SHORT_CHUNK
@@ -71,22 +71,22 @@ def launch(round_: Round) -> None:
     if round_.shape.num_requests == 0:
         return
     if decides_late(round_):
-        _first_pass(round_, emits=False, is_followed=True, decides=False)
-        _deciding_pass(round_)
+        _row_reduce(round_, emits=False, is_followed=True, decides=False)
+        _small_batch(round_)
         return
     for kind in round_.kinds:
-        _first_pass(kind, emits=not kind.sums, is_followed=kind.sums)
+        _row_reduce(kind, emits=not kind.sums, is_followed=kind.sums)
         if kind.sums:
-            _second_pass(kind)
+            _residual_sample(kind)
 
 
 def read_rows(round_: Round) -> None:
     """Only leave the statistics of the rows; no token is drawn."""
     for kind in round_.kinds if round_.shape.num_requests > 0 else ():
-        _first_pass(kind, emits=False, is_followed=False)
+        _row_reduce(kind, emits=False, is_followed=False)
 
 
-def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = True) -> None:
+def _row_reduce(round_: Round, emits: bool, is_followed: bool, decides: bool = True) -> None:
     """Read the target rows, test the draft tokens, decide how many are accepted.
 
     Args:
@@ -108,7 +108,7 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         "OVERLAPS": is_followed and overlaps(),
     }
     if round_.truncates:
-        _truncated_first_pass(round_, shared)
+        _truncated_rows(round_, shared)
         return
     is_short = shape.chunk == SHORT_CHUNK
     parts = FIRST_PASS_WARPS
@@ -148,18 +148,18 @@ def _first_pass(round_: Round, emits: bool, is_followed: bool, decides: bool = T
         SETS=sets,
         PARTS=parts,
         GROUP=group,
-        UNROLL=min(_first_pass_unroll(hooks) if decides else FIRST_PASS_UNROLL, num_steps),
+        UNROLL=min(_row_reduce_unroll(hooks) if decides else FIRST_PASS_UNROLL, num_steps),
         EARLY=min(EARLY_STEPS, num_steps) if is_early else 0,
         num_warps=parts,
         # A pass that only sums is the same for all methods.
-        maxnreg=first_pass_registers(
+        maxnreg=row_reduce_registers(
             hooks if decides else hooks_of(VerificationMethod.strict), round_.row_traits, emits, capability(), is_early
         ),
         **shared,
     )
 
 
-def _first_pass_unroll(hooks: Hooks) -> int:
+def _row_reduce_unroll(hooks: Hooks) -> int:
     if hooks.count is not None:
         return COUNT_UNROLL
     return RACE_UNROLL if hooks.noise == COUPLED else FIRST_PASS_UNROLL
@@ -173,7 +173,7 @@ def _may_load_early(round_: Round, decides: bool) -> bool:
     return capability() in (0, 90) and round_.hooks.noise != COUPLED and not (shape.width > 0 and decides)
 
 
-def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
+def _truncated_rows(round_: Round, shared: dict[str, Any]) -> None:
     """The same with a search for the threshold of each row."""
     sampling, logits = round_.sampling, round_.target.logits
     num_rows = round_.shape.num_rows
@@ -218,7 +218,7 @@ def _truncated_first_pass(round_: Round, shared: dict[str, Any]) -> None:
     )
 
 
-def _second_pass(round_: Round) -> None:
+def _residual_sample(round_: Round) -> None:
     """Sum what the next tokens are drawn from, and draw them; after the first pass, where the round sums."""
     shape, truncates = round_.shape, round_.truncates
     parts = 4 if shape.num_requests <= FEW_REQUESTS or shape.num_chunks <= 4 else 8
@@ -239,12 +239,12 @@ def _second_pass(round_: Round) -> None:
         round_.rule if round_.draws_by_rule else None,
         READS_DRAFT=round_.draft.logits is not None,
         TRUNCATED=truncates,
-        maxnreg=second_pass_registers(round_.hooks, round_.row_traits, truncates, parts, capability()),
+        maxnreg=residual_sample_registers(round_.hooks, round_.row_traits, truncates, parts, capability()),
         **shared,
     )
 
 
-def _deciding_pass(round_: Round) -> None:
+def _small_batch(round_: Round) -> None:
     """Decide, sum what the next tokens are drawn from, and draw them; after a first pass that only summed."""
     shape = round_.shape
     parts, num_warps = late_program(round_)
@@ -265,7 +265,7 @@ def _deciding_pass(round_: Round) -> None:
         round_.purpose,
         SUMS_DRAFTS=int(shape.sums_drafts),
         SPREAD=spread,
-        maxnreg=deciding_pass_registers(round_.row_traits, shape.num_requests, num_warps, capability()),
+        maxnreg=small_batch_registers(round_.row_traits, shape.num_requests, num_warps, capability()),
         **shared,
     )
 

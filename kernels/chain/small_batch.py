@@ -7,7 +7,7 @@ before the first pass ends, and what does not depend on them is worked out.
 Then the program weighs its chunks of the rows at the rejected position, and the request's last program draws the next
 token. The price is that rows after a rejection are read too.
 
-Decisions and weights come from the functions of the two other passes (acceptance_test, decide, residual_weights,
+Decisions and weights come from the functions of the two other passes (acceptance, accept_count, residual,
 sample_next).
 """
 

@@ -53,7 +53,7 @@ class RowTraits(NamedTuple):
     """Token ids of the drafter are those of a smaller vocabulary."""
 
 
-def first_pass_registers(hooks: Hooks, rows: RowTraits, emits: bool, capability: int, is_early: bool) -> int | None:
+def row_reduce_registers(hooks: Hooks, rows: RowTraits, emits: bool, capability: int, is_early: bool) -> int | None:
     """Limit for kernels.chain.row_reduce with up to 4 warps; None leaves the choice to the compiler.
 
     Args:
@@ -95,7 +95,7 @@ def _count_registers(rows: RowTraits, capability: int) -> int:
     return 80 if rows.is_aligned else 96
 
 
-def second_pass_registers(hooks: Hooks, rows: RowTraits, truncates: bool, num_warps: int, capability: int) -> int:
+def residual_sample_registers(hooks: Hooks, rows: RowTraits, truncates: bool, num_warps: int, capability: int) -> int:
     """Limit for kernels.chain.residual_sample with up to 4 warps, or 8.
 
     Args:
@@ -133,7 +133,7 @@ def _common_second_registers(rows: RowTraits, num_warps: int, capability: int) -
     return 80 if num_warps <= 4 else 64
 
 
-def deciding_pass_registers(rows: RowTraits, num_requests: int, num_warps: int, capability: int) -> int:
+def small_batch_registers(rows: RowTraits, num_requests: int, num_warps: int, capability: int) -> int:
     """Limit for kernels.chain.small_batch.
 
     Args:

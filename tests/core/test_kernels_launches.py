@@ -46,7 +46,7 @@ class NotedKernel:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     noted, capability = Launches(), passes.capability()
-    for name in ("first_pass", "truncated_rows", "second_pass", "deciding_pass"):
+    for name in ("row_reduce", "truncated_rows", "residual_sample", "small_batch"):
         attribute = f"_{name}_kernel"
         monkeypatch.setattr(passes, attribute, NotedKernel(name, getattr(passes, attribute), noted))
     monkeypatch.setattr(passes, "capability", lambda: capability)
@@ -77,15 +77,15 @@ def test_draws(launches: Launches, coupled: bool, setting: Setting):
         coupled_draw(logits, sampling, streams, 63)
     else:
         draw(logits, sampling, streams, Purpose.draft)
-    first = "truncated_rows" if truncates else "first_pass"
-    assert launches.names == ([first, "second_pass"] if truncates and not coupled else [first])
+    first = "truncated_rows" if truncates else "row_reduce"
+    assert launches.names == ([first, "residual_sample"] if truncates and not coupled else [first])
 
 
 @pytest.mark.parametrize("method", Method, ids=lambda method: method.value)
 def test_one_hot_drafts(launches: Launches, method: Method):
     setting = GREEDY if method is Method.greedy else PLAIN
     checked_verdict(kernel_round([setting, GREEDY], [2, 1], 63, one_hot=True, seed=1), method)
-    assert launches.names == (["first_pass", "second_pass"] if method is Method.pr35461 else ["first_pass"])
+    assert launches.names == (["row_reduce", "residual_sample"] if method is Method.pr35461 else ["row_reduce"])
 
 
 @pytest.mark.parametrize("method", Method, ids=lambda method: method.value)
@@ -93,25 +93,25 @@ def test_cached_drafts(launches: Launches, method: Method):
     setting = GREEDY if method is Method.greedy else PLAIN
     batch = kernel_round([setting, GREEDY], [2, 1], 63, shared_noise=method is Method.coupled, seed=2)
     checked_verdict(with_statistics(batch), method)
-    assert launches.names == (["first_pass", "second_pass"] if method in SUMS_THE_RESIDUAL else ["first_pass"])
+    assert launches.names == (["row_reduce", "residual_sample"] if method in SUMS_THE_RESIDUAL else ["row_reduce"])
 
 
 def test_cached_drafts_without_statistics_are_read_once_more(launches: Launches):
     checked_verdict(kernel_round([PLAIN, GREEDY], [2, 1], 63, seed=3), Method.probabilistic)
-    assert launches.names == ["first_pass", "first_pass", "second_pass"]
+    assert launches.names == ["row_reduce", "row_reduce", "residual_sample"]
 
 
 @pytest.mark.parametrize("vocab_size", [320, 303])
 def test_statistics_of_drafts_that_nothing_cuts_are_summed_beside_the_target_rows(launches: Launches, vocab_size: int):
     checked_verdict(kernel_round([PLAIN, GREEDY, PLAIN], [2, 1, 0], vocab_size, seed=8), Method.probabilistic)
-    assert launches.names == ["first_pass", "deciding_pass"]
+    assert launches.names == ["row_reduce", "small_batch"]
 
 
 @pytest.mark.parametrize("method", [Method.strict, Method.coupled], ids=lambda method: method.value)
 def test_truncated_rows(launches: Launches, method: Method):
     """Coupled noise names the token with the row; else the masses of what survives are yet to be summed."""
     checked_verdict(kernel_round([CUT, GREEDY], [2, 1], 63, shared_noise=method is Method.coupled, seed=4), method)
-    assert launches.names == (["truncated_rows"] if method is Method.coupled else ["truncated_rows", "second_pass"])
+    assert launches.names == (["truncated_rows"] if method is Method.coupled else ["truncated_rows", "residual_sample"])
 
 
 @pytest.mark.parametrize("method", [Method.strict, Method.probabilistic], ids=lambda method: method.value)
@@ -141,5 +141,5 @@ def test_statistics_of_drafts_are_read_without_drawing_or_starting_anything(
     monkeypatch.setattr(passes, "capability", lambda: 90)
     launches.runs = False
     kernel_round([PLAIN] * 2, [2, 1], 63, seed=6).found(verification_of(Method.probabilistic))
-    assert launches.names == ["first_pass", "first_pass", "second_pass"]
+    assert launches.names == ["row_reduce", "row_reduce", "residual_sample"]
     assert launches.constants[0]["EMITS"] is launches.constants[0]["OVERLAPS"] is False

@@ -6,10 +6,10 @@ import triton.language as tl
 
 from harness.config.tree import branching
 from kernels.contract import SiblingDraws
-from kernels.launch import grid_barrier as meeting
+from kernels.launch import grid_barrier
 from kernels.launch.workspace import Workspace
 from kernels.methods import TreeMethod
-from kernels.tree import walk as tree_walk
+from kernels.tree import walk
 from tests.support.kernel_rounds import DEVICE
 from tests.support.kernel_tree_rounds import assert_same, tree_round
 from tests.support.programs_at_once import AtOnce
@@ -24,13 +24,13 @@ def shared_by(monkeypatch: pytest.MonkeyPatch):
     """Sets the number of programs of a request."""
     if DEVICE.type != "cuda":
         for name in KERNELS:
-            monkeypatch.setattr(tree_walk, name, AtOnce(getattr(tree_walk, name)))
+            monkeypatch.setattr(walk, name, AtOnce(getattr(walk, name)))
 
     # a group of chunks for each chunk
-    monkeypatch.setattr(tree_walk, "PARTS", 1)
+    monkeypatch.setattr(walk, "PARTS", 1)
 
     def set_number(number: int) -> None:
-        monkeypatch.setattr(tree_walk, "programs_of_request", lambda *_: number)
+        monkeypatch.setattr(walk, "programs_of_request", lambda *_: number)
 
     return set_number
 
@@ -41,12 +41,12 @@ def shared_by(monkeypatch: pytest.MonkeyPatch):
 def test_arguments_that_change_during_a_launch_end_it_and_are_flagged(method, other, shared_by, monkeypatch):
     """One program of each request finds it greedy, which ends a walk after other meetings. Would catch programs that
     wait for ever, a verdict of theirs that nothing marks, and a count that outlives the launch."""
-    monkeypatch.setattr(meeting, "MOST_LOOKS", tl.constexpr(200))
+    monkeypatch.setattr(grid_barrier, "MOST_LOOKS", tl.constexpr(200))
     shared_by(3)
     batch = tree_round([PLAIN] * 3, [branching(2, 2)] * 3, 2051, DISTINCT, torch.bfloat16, error=4.0, seed=3)
     workspace, temperatures = Workspace(), batch.sampling.temperature
     for name in KERNELS:
-        kernel = getattr(tree_walk, name)
+        kernel = getattr(walk, name)
         kernel.private, kernel.begin = temperatures, lambda program: program % 3 == other and temperatures.zero_()
     found = batch.found(workspace, method)
     assert found.invalid.all()

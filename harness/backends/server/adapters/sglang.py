@@ -1,4 +1,4 @@
-"""SGLang 0.5.23: written from its source, not run against it (Engine.sglang in settings/server.py)."""
+"""SGLang 0.5.23: written from its source, not run against it (Engine.sglang in config/server.py)."""
 
 from __future__ import annotations
 

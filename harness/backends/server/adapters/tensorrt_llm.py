@@ -1,4 +1,4 @@
-"""TensorRT-LLM 1.2: written from its source, not run against it (Engine.tensorrt_llm in settings/server.py)."""
+"""TensorRT-LLM 1.2: written from its source, not run against it (Engine.tensorrt_llm in config/server.py)."""
 
 from __future__ import annotations
 
