@@ -111,7 +111,7 @@ def measure(output, seconds, arms):
 
     The order of the arms changes.
     """
-    end = time.time() + seconds
+    end = time.monotonic() + seconds
     engine = load_engine()
 
     def tell(**row):
@@ -129,14 +129,14 @@ def measure(output, seconds, arms):
         for concurrency in (64, 16):
             generate(engine, concurrency, 160, 5)
     repeat, longest = 0, 0.0
-    while end - time.time() > 1.1 * longest:
-        start, turn = time.time(), repeat // 2 % len(arms)
+    while end - time.monotonic() > 1.1 * longest:
+        start, turn = time.monotonic(), repeat // 2 % len(arms)
         order = arms[:: -1 if repeat % 2 else 1]
         for concurrency in (16, 64):
             for arm in order[turn:] + order[:turn]:
                 switch(arm)
                 tell(event="run", repeat=repeat, arm=arm, **generate(engine, concurrency, 160, 100 + repeat))
-        repeat, longest = repeat + 1, max(longest, time.time() - start)
+        repeat, longest = repeat + 1, max(longest, time.monotonic() - start)
 
 
 def step_ms(row):

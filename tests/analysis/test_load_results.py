@@ -24,7 +24,7 @@ from tests.support.synthetic_cells import cell_record, config, simulated_run
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-COLUMNS_PAGE = ROOT / "harness" / "metrics" / "COLUMNS.md"
+COLUMNS_PAGE = ROOT / "harness" / "analysis" / "COLUMNS.md"
 
 
 def rows_below(heading):

@@ -112,7 +112,7 @@ def test_differences_are_paired_and_beside_sampled_ones(copied_run):
 
 
 def test_every_column_is_documented(copied_run):
-    text = (ROOT / "harness" / "metrics" / "COLUMNS.md").read_text()
+    text = (ROOT / "harness" / "analysis" / "COLUMNS.md").read_text()
     assert command.main([str(copied_run)]) == 0
     for name in ("replay", "replay_differences"):
         for column in pd.read_csv(copied_run / "tables" / f"{name}.csv").columns:

@@ -114,7 +114,7 @@ def test_the_target_is_the_slowest():
 def test_the_command_line_replaces_the_same_key_of_the_experiment():
     planned = cells("experiment=quickstart", "drafter=eagle3", "decoding.temperature=0.7,0.9", "verification=strict")
     assert [summary(cell) for cell in planned if not cell.is_baseline] == [
-        ("eagle3", 3, temperature, "strict") for _ in range(2) for temperature in (0.7, 0.9)
+        ("eagle3", 2, temperature, "strict") for _ in range(2) for temperature in (0.7, 0.9)
     ]
 
 
