@@ -40,7 +40,7 @@ def test_an_error_fails_its_cell_alone_and_the_exit_code_says_so(tmp_path, capsy
     assert rows["strict"]["labels"] == "" and float(rows["strict"]["speedup"]) > 1
     records = records_of(tmp_path)
     (failure,) = records["block"].failures
-    place = r"\(tests/failing_servers\.py, line \d+, in fail\)"
+    place = r"\(tests/support/failing_servers\.py, line \d+, in fail\)"
     assert failure.error == "RuntimeError"
     assert re.fullmatch(rf"out of memory\nwith a second line {place}", failure.message)
     # where it was raised, without a folder of this machine
