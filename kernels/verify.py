@@ -7,6 +7,7 @@ float32 rounding at the boundary of a decision.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +28,9 @@ from .contract import (
 )
 from .launch.kernel_args import DraftRows, DraftTokens, Output, TargetRows
 from .launch.workspace import SHORT_CHUNK, Shape, Workspace
-from .methods import Method, TreeMethod, VerificationMethod
-from .methods.hooks import ENTROPY, hooks_of
+from .methods import MethodTraits, TreeMethod, VerificationMethod
+from .methods.hooks import ENTROPY, Hooks, hooks_of
+from .methods.rule import TreeHooks
 from .rows.ragged_offsets import place_rows
 from .rows.token_mask import mask_rows
 from .rows.unaligned import in_words_or_lead, read_in_words
@@ -65,18 +67,11 @@ def _stats_to_be(draft: Draft, workspace: Workspace) -> RowStats:
     )
 
 
-def _may_lead(
-    draft: Draft,
-    reads_draft: bool,
-    target_logits: Tensor,
-    sampling: Sampling,
-    method: Method,
-    mask: TokenMask | None,
-) -> bool:
+def _may_lead(call: Call, draft: Draft) -> bool:
     """Whether chunks of target rows may begin at words (kernels.rows.unaligned)."""
-    has_words = mask is not None or draft.mask is not None or method.traits.decided_by_noise
-    same_type = not reads_draft or (draft.logits is not None and draft.logits.dtype == target_logits.dtype)
-    return same_type and not has_words and not sampling.truncates
+    has_words = call.mask is not None or draft.mask is not None or call.verification.traits.decided_by_noise
+    same_type = not call.reads_draft or (draft.logits is not None and draft.logits.dtype == call.logits.dtype)
+    return same_type and not has_words and not call.sampling.truncates
 
 
 def draft_rows(draft: Draft, reads_draft: bool, target_logits: Tensor, workspace: Workspace) -> DraftRows:
@@ -104,6 +99,137 @@ def draft_rows(draft: Draft, reads_draft: bool, target_logits: Tensor, workspace
         stats.maximum.stride(1),
         *mask_rows(draft.mask, "draft.mask", (draft.logits.shape[0], draft.token_ids.shape[1]), vocab_size),
     )
+
+
+class Call(NamedTuple):
+    """A call of which nothing can be refused any more."""
+
+    logits: Tensor
+    """[N, V] of the target."""
+    draft: Draft
+    sampling: Sampling
+    streams: Streams
+    verification: Verification
+    mask: TokenMask | None
+    hooks: Hooks
+    """Of the rule by which target rows are read."""
+    traits: MethodTraits
+    """Of the same rule."""
+    walks_by: TreeHooks | None
+    """None of a chain."""
+    reads_draft: bool
+    """Draft rows are read."""
+    counts_jointly: bool
+    """The number of accepted tokens needs the masses of all positions."""
+
+    @property
+    def is_chain(self) -> bool:
+        return self.walks_by is None
+
+
+def _checked(
+    target_logits: Tensor,
+    draft: Draft,
+    sampling: Sampling,
+    verification: Verification,
+    streams: Streams,
+    mask: TokenMask | None,
+) -> Call:
+    """Refuse what `verify` names."""
+    method, is_chain = verification.method, draft.parents is None
+    # the walks of trees read target rows as strict verification does, one at a time
+    read_by = method if is_chain else VerificationMethod.strict
+    hooks, walks_by = hooks_of(read_by), None if is_chain else method.kind.tree_hooks()
+    if not is_chain and walks_by is None:
+        raise ValueError(f"{method.value}: expected a rule with `tree_hooks`, found none: the reference core runs it")
+    check_logits(target_logits, "target_logits", dimensions=2)
+    check_draft(draft, target_logits)
+    num_requests, width = draft.token_ids.shape
+    sampling, streams = checked_requests(num_requests, sampling, streams)
+    reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
+    counts_jointly = is_chain and hooks.count is not None and reads_draft
+    if counts_jointly and width > MAX_COUNT_DRAFTS:
+        raise ValueError(
+            f"{method.value} verification takes at most {MAX_COUNT_DRAFTS} draft tokens of a request, found {width}; "
+            "propose fewer (drafting.num_speculative_tokens)"
+        )
+    if reads_draft and draft.sampling is not None and draft.sampling.truncates:
+        # The kernels of rows that nothing is cut from would not cut the draft's.
+        sampling = replace(sampling, truncates=True, is_mixed=False)
+    return Call(
+        target_logits,
+        draft,
+        sampling,
+        streams,
+        verification,
+        mask,
+        hooks,
+        read_by.traits,
+        walks_by,
+        reads_draft,
+        counts_jointly,
+    )
+
+
+def _with_statistics(call: Call, workspace: Workspace) -> tuple[Draft, bool]:
+    """The draft with statistics of its rows, and whether the first pass is to sum them."""
+    draft = call.draft
+    if not call.reads_draft:
+        return draft, False
+    if draft.sampling is not None:
+        draft = with_own_sampling(draft, call.sampling, call.streams, workspace)
+    if draft.row_stats is not None:
+        return draft, False
+    # traversal returns to rows, whose statistics it needs from the start
+    may_sum = call.walks_by is None or not call.walks_by.leaves_first
+    if may_sum and _sums_drafts(draft, call.logits, call.sampling):
+        return replace(draft, row_stats=_stats_to_be(draft, workspace)), True
+    return with_row_stats(draft, call.sampling, workspace), False
+
+
+def _planned(call: Call, workspace: Workspace) -> tuple[Round, Draft]:
+    """The arguments of the launches, and the draft that they read."""
+    draft, sums_drafts = _with_statistics(call, workspace)
+    logits, hooks, is_chain = call.logits, call.hooks, call.is_chain
+    (num_requests, width), vocab_size, device = draft.token_ids.shape, logits.shape[1], logits.device
+    in_words, lead = in_words_or_lead(read_in_words(logits, logits.stride(0)), is_chain and _may_lead(call, draft))
+    shape = Shape(
+        num_requests,
+        # of a tree one target row is at hand at a time
+        width if is_chain else 0,
+        vocab_size,
+        max(width, 1) if call.counts_jointly else 1,
+        draws_gumbel=call.verification.traits.decided_by_noise,
+        sums_entropy=hooks.statistic == ENTROPY,
+        has_lead=lead is not None,
+        sums_drafts=sums_drafts,
+    )
+    first_rows, counts = place_rows(len(logits), draft)
+    masked = mask_rows(call.mask, "mask", (len(logits),), vocab_size)
+    round_ = Round(
+        hooks=hooks,
+        traits=call.traits,
+        target=TargetRows(logits, logits.stride(0), vocab_size, first_rows, in_words, lead, *masked),
+        draft=draft_rows(draft, call.reads_draft, logits, workspace),
+        tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), counts, num_requests, width),
+        sampling=call.sampling,
+        streams=stream_state(call.streams),
+        rule=workspace.rule(call.verification.rule, width, device),
+        # a walk keeps the chunks of two steps
+        rows=workspace.row_buffers(shape if is_chain else replace(shape, num_requests=2 * num_requests), device),
+        state=workspace.round_state(shape, device),
+        output=Output(
+            torch.empty(num_requests, width + 1, dtype=torch.int64, device=device),
+            torch.empty(num_requests, dtype=torch.int64, device=device),
+            torch.empty(num_requests, dtype=torch.bool, device=device),
+            None,
+            None,
+        ),
+        shape=shape,
+        workspace=workspace,
+        draws_by_rule=hooks.draws_otherwise and bool(call.verification.rule.values(0)),
+    )
+    return round_, draft
 
 
 def _verify_chains(
@@ -152,93 +278,19 @@ def verify(
             or does not take its siblings, synthetic verification has too few rates, a rule that counts too many draft
             tokens, or the method has no hooks.
     """
-    method, is_chain = verification.method, draft.parents is None
     check_shape(draft, verification)
-    # the walks of trees read target rows as strict verification does, one at a time
-    read_by = method if is_chain else VerificationMethod.strict
-    if isinstance(method, TreeMethod) and (is_chain or draft.token_ids.shape[1] == 0):
+    has_drafts = draft.token_ids.shape[1] > 0
+    if isinstance(verification.method, TreeMethod) and not (has_drafts and draft.parents is not None):
         return _verify_chains(target_logits, draft, sampling, verification, streams, workspace, mask)
-    hooks, walks_by = hooks_of(read_by), None if is_chain else method.kind.tree_hooks()
-    if not is_chain and walks_by is None:
-        raise ValueError(f"{method.value}: expected a rule with `tree_hooks`, found none: the reference core runs it")
-    check_logits(target_logits, "target_logits", dimensions=2)
-    check_draft(draft, target_logits)
-    num_requests, width = draft.token_ids.shape
-    sampling, streams = checked_requests(num_requests, sampling, streams)
-    device, workspace = target_logits.device, workspace or Workspace()
-    vocab_size = target_logits.shape[1]
-    reads_draft = method.traits.reads_draft and draft.logits is not None and width > 0
-    if reads_draft and draft.sampling is not None:
-        if draft.sampling.truncates:
-            # The kernels of rows that nothing is cut from would not cut the draft's.
-            sampling = replace(sampling, truncates=True, is_mixed=False)
-        draft = with_own_sampling(draft, sampling, streams, workspace)
-    # traversal returns to rows, whose statistics it needs from the start
-    may_sum = reads_draft and draft.row_stats is None and not (walks_by is not None and walks_by.leaves_first)
-    sums_drafts = may_sum and _sums_drafts(draft, target_logits, sampling)
-    if sums_drafts:
-        draft = replace(draft, row_stats=_stats_to_be(draft, workspace))
-    elif reads_draft and draft.row_stats is None:
-        draft = with_row_stats(draft, sampling, workspace)
-    counts_jointly = is_chain and hooks.count is not None and reads_draft
-    if counts_jointly and width > MAX_COUNT_DRAFTS:
-        raise ValueError(
-            f"{method.value} verification takes at most {MAX_COUNT_DRAFTS} draft tokens of a request, found {width}; "
-            "propose fewer (drafting.num_speculative_tokens)"
-        )
-    num_positions = max(width, 1) if counts_jointly else 1
-    in_words, lead = in_words_or_lead(
-        read_in_words(target_logits, target_logits.stride(0)),
-        is_chain and _may_lead(draft, reads_draft, target_logits, sampling, method, mask),
-    )
-    shape = Shape(
-        num_requests,
-        # of a tree one target row is at hand at a time
-        width if is_chain else 0,
-        vocab_size,
-        num_positions,
-        draws_gumbel=method.traits.decided_by_noise,
-        sums_entropy=hooks.statistic == ENTROPY,
-        has_lead=lead is not None,
-        sums_drafts=sums_drafts,
-    )
-    first_rows, counts = place_rows(len(target_logits), draft)
-    verdict = VerificationResult(
-        torch.empty(num_requests, width + 1, dtype=torch.int64, device=device),
-        torch.empty(num_requests, dtype=torch.int64, device=device),
-        torch.empty(num_requests, dtype=torch.bool, device=device),
-    )
-    round_ = Round(
-        hooks=hooks,
-        traits=read_by.traits,
-        target=TargetRows(
-            target_logits,
-            target_logits.stride(0),
-            vocab_size,
-            first_rows,
-            in_words,
-            lead,
-            *mask_rows(mask, "mask", (len(target_logits),), vocab_size),
-        ),
-        draft=draft_rows(draft, reads_draft, target_logits, workspace),
-        tokens=DraftTokens(draft.token_ids, draft.token_ids.stride(0), counts, num_requests, width),
-        sampling=sampling,
-        streams=stream_state(streams),
-        rule=workspace.rule(verification.rule, width, device),
-        # a walk keeps the chunks of two steps
-        rows=workspace.row_buffers(shape if is_chain else replace(shape, num_requests=2 * num_requests), device),
-        state=workspace.round_state(shape, device),
-        output=Output(verdict.token_ids, verdict.num_accepted, verdict.invalid, None, None),
-        shape=shape,
-        workspace=workspace,
-        draws_by_rule=hooks.draws_otherwise and bool(verification.rule.values(0)),
-    )
-    if is_chain:
+    call = _checked(target_logits, draft, sampling, verification, streams, mask)
+    round_, draft = _planned(call, workspace or Workspace())
+    output = round_.output
+    verdict = VerificationResult(output.token_ids, output.num_accepted, output.invalid)
+    if call.walks_by is None:
         launch(round_)
         return verdict
-    assert walks_by is not None
-    if walks_by.ignores_tokens:
+    if call.walks_by.ignores_tokens:
         return replace(verdict, path=launch_synthetic_walk(round_, draft, verification))
-    walk = tree_walk(draft, shape, workspace, walks_by)
-    launch_walk(round_, draft, walk, walks_by)
+    walk = tree_walk(draft, round_.shape, round_.workspace, call.walks_by)
+    launch_walk(round_, draft, walk, call.walks_by)
     return replace(verdict, path=walk.path)
