@@ -20,7 +20,8 @@ from harness.engine.constrained_drafts import ConstrainedDrafts, share_s
 from harness.engine.constraint.grammar_state import US_PER_S, ConstraintOutcome, GrammarState
 from harness.engine.constraint.masks import Masks
 from harness.engine.constraint.matcher import FREE
-from harness.engine.rounds import Round, RowLayout, rounds_of
+from harness.engine.decided_row import RowLayout
+from harness.engine.rounds import Round, rounds_of
 from harness.engine.runner import EagerRunner, Launched
 from harness.engine.sequence import Sequence
 from harness.engine.slots import StepInputs

@@ -11,8 +11,9 @@ from collections.abc import Sequence as SequenceOf
 
 from harness.drafters.own_drafter import OwnDrafter
 from harness.engine.constrained_step import outcomes_of
+from harness.engine.decided_row import RowLayout
 from harness.engine.request import Limits
-from harness.engine.rounds import RowLayout, round_of, rounds_of
+from harness.engine.rounds import round_of, rounds_of
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
 from harness.engine.under_way import UnderWay

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from harness.engine.commit import Commit
 from harness.engine.constraint.grammar_state import ConstraintOutcome
+from harness.engine.decided_row import RowLayout
 from harness.records.request import CutReason
 from kernels.contract import NO_TOKEN
 
@@ -31,34 +32,6 @@ class Round(NamedTuple):
     """Of a tree, the accepted draft tokens by their place in `draft_ids`."""
 
 
-class RowLayout(NamedTuple):
-    """Where a row of StepOutput.decided has what: T emitted tokens, K draft tokens, what trees have, three counts."""
-
-    width: int
-    """T, and the place of the first draft token."""
-    counts: int
-    """Place of the number of accepted tokens, behind which is that of draft tokens."""
-    end: int
-    """Place behind the flag of a row without a distribution, where log-probabilities begin."""
-    of_trees: bool
-
-    @classmethod
-    def of(cls, num_speculative_tokens: int, of_trees: bool = False) -> RowLayout:
-        """K of the step; whether drafts are trees."""
-        width = num_speculative_tokens + 1
-        counts = width + num_speculative_tokens * (3 if of_trees else 1)
-        return cls(width, counts, counts + 3, of_trees)
-
-    def num_drafted(self, row: list[int]) -> int:
-        """Number of draft tokens that a row tells; negative where nothing was decided."""
-        # more than K tells of rows without a distribution, which the flag says
-        return min(row[self.counts + 1], self.width - 1)
-
-    def draft_ids(self, row: list[int]) -> list[int]:
-        """The draft tokens of a row; of a tree with NO_TOKEN where a place holds none."""
-        return row[self.width : self.width + max(self.num_drafted(row), 0)]
-
-
 def round_of(row: list[int], layout: RowLayout) -> Round:
     """What a step decided for one request, from the row that it left (see StepOutput.decided)."""
     width, end = layout.width, layout.end
@@ -68,8 +41,7 @@ def round_of(row: list[int], layout: RowLayout) -> Round:
     found = Round(emitted, layout.draft_ids(row), bool(invalid), logprobs, num_drafted < 0)
     if not layout.of_trees:
         return found
-    begin = 2 * width - 1
-    return _of_tree(found, row[begin + width - 1 : layout.counts], row[begin : begin + num_accepted])
+    return _of_tree(found, row[layout.depths], row[layout.path][:num_accepted])
 
 
 def rounds_of(decided: SequenceOf[list[int]], layout: RowLayout, slots: Iterable[int]) -> dict[int, Round]:

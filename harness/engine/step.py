@@ -18,6 +18,7 @@ from torch import Tensor
 
 from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep
+from harness.engine.decided_row import joined
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.fused.row_groups import RowGroups
@@ -33,9 +34,7 @@ class StepOutput(NamedTuple):
     """What a step leaves on the device."""
 
     decided: Tensor
-    """[B, T + K + 3] int64: emitted tokens; draft tokens; of trees also K nodes of the accepted path, -1 beyond it, and
-    the K depths of the draft tokens; number accepted; number drafted (-1: nothing was decided); invalid;
-    log-probabilities, if any (packed_logprobs)."""
+    """[B, ...] int64, rows as harness.engine.decided_row.RowLayout has them."""
     logits: Tensor
     """[B * T, V], T rows a slot."""
     draft: Draft
@@ -209,11 +208,7 @@ class Step:
         """What is copied to the host (StepOutput; `of_trees`: [B, K] each), and taken into slots if there are any."""
         verdict, draft = verified.verdict, verified.draft
         packed = self.core.commit(verdict, draft.token_ids, draft.num_draft_tokens, slots)
-        logprobs = () if verified.logprobs is None else (verified.logprobs,)
-        if not of_trees and not logprobs:
-            return packed
-        tokens, numbers = packed.tensor_split((packed.shape[1] - 3,), dim=1)
-        return torch.cat([tokens, *of_trees, numbers, *logprobs], dim=1)
+        return joined(packed, of_trees, verified.logprobs)
 
     def _begin(self, inputs: StepInputs) -> None:
         """Apply the host's input for slots that begin a request, and the tokens of prompts."""

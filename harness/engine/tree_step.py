@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.drafters.protocol import Batch, DraftMasks
 from harness.drafters.tree import DraftsTrees
 from harness.drafters.tree_growth import TreeShape
+from harness.engine.decided_row import RowLayout
 from harness.engine.slots import ENDS_PROMPT, StepInputs
 from harness.engine.step import Drafted, Part, Scored, Step, StepOutput, Verified
 from harness.models.target import TargetOutput
@@ -145,8 +146,8 @@ def _apart(parts: list[Part], outputs: list[TargetOutput], num_rows: int) -> tup
 
 def accepted_nodes(output: StepOutput) -> Tensor:
     """[B, K] int64, the nodes of the accepted paths as `TreeStep.decided` left them, -1 beyond."""
-    num_nodes = output.draft.token_ids.shape[1]
-    return output.decided[:, 2 * num_nodes + 1 : 3 * num_nodes + 1]
+    layout = RowLayout.of(output.draft.token_ids.shape[1], of_trees=True)
+    return output.decided[:, layout.path]
 
 
 def depths_seen(sees: Tensor) -> Tensor:

@@ -19,8 +19,9 @@ from harness.checks.profiling.profile import (
 )
 from harness.checks.timing.clock import WallClock, clock_for
 from harness.engine import engine as engine_module
+from harness.engine.decided_row import RowLayout
 from harness.engine.request import Limits
-from harness.engine.rounds import RowLayout, rounds_of
+from harness.engine.rounds import rounds_of
 from harness.engine.runner import EagerRunner
 from tests.support.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests
 from tests.support.tiny_models import random_target

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from harness.engine.commit import Commit, commit, is_left_whole, stays_whole
 from harness.engine.constraint.grammar_state import ConstraintOutcome
 from harness.engine.constraint.parsers.markers import OneToken
+from harness.engine.decided_row import RowLayout
 from harness.engine.request import Limits, Request
-from harness.engine.rounds import RoundFields, RowLayout, round_of
+from harness.engine.rounds import RoundFields, round_of
 from harness.engine.sequence import Sequence
 from harness.records.request import RoundRecord
 
