@@ -7,12 +7,13 @@ checks before a run ask the same functions; only names and JSON are read. The ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.models.checkpoint import CheckpointError, read_json
+from harness.models.checkpoint import INDEX, SINGLE, CheckpointError, files_beside, first_names, read_json
 from harness.models.known_fields import (
     DEFAULTS,
     GENERATION,
@@ -25,7 +26,7 @@ from harness.models.known_fields import (
     tokenizer_layout,
 )
 from harness.models.known_head_fields import HEAD_LAYOUTS
-from harness.models.known_tensors import Tensors, head_tensors, model_tensors, mtp_tensors
+from harness.models.known_tensors import OTHER_LAYOUTS, Tensors, head_tensors, model_tensors, mtp_tensors
 from harness.models.model_types import MODEL_TYPES
 from harness.records.strict_json import shown
 
@@ -89,7 +90,7 @@ def model_account(
         account.read_file(GENERATION_CONFIG, GENERATION)
         account.read_file(TOKENIZER_CONFIG, tokenizer_layout(runs_code=runs_code))
     if names is not None:
-        account.add(names, model_tensors(names, account.fields))
+        account.add(names, lambda found: model_tensors(found, account.fields))
     account.check_final()
     return account
 
@@ -105,7 +106,7 @@ def head_account(
         place = CONFIG if layer is account.fields else f"transformer_layer_config of {CONFIG}"
         account.take_defaults(place, layer, layer.get("model_type") or "llama")
     if names is not None:
-        account.add(names, head_tensors(kind, names, account.fields))
+        account.add(names, lambda found: head_tensors(kind, found, account.fields))
     account.check_final()
     return account
 
@@ -129,7 +130,7 @@ def mtp_account(
     if target is not None:
         account.compare(target, {name for name, known in layout.items() if not known.note} - _OF_FOLDER)
     if names is not None and isinstance(index, int):
-        account.add(names, mtp_tensors(names, index, fields))
+        account.add(names, lambda found: mtp_tensors(found, index, fields), prefix=f"model.layers.{index}.")
     if model_type == "glm4_moe_lite":
         account.assume(
             "no file states whether the next step reads states before or after shared_head.norm, and after it is "
@@ -223,11 +224,29 @@ class Account:
             else:
                 self.assume(f"{place} does not state {name}, and {shown(default.value)} is taken")
 
-    def add(self, names: Collection[str], tensors: Tensors) -> None:
-        """Note tensors, and which of them nothing reads."""
+    def add(self, names: Collection[str], sort: Callable[[Collection[str]], Tensors], prefix: str = "") -> None:
+        """Note tensors, and which of them nothing reads; those of other files of the folder too.
+
+        names: of the files that are read; none where weights are random. sort: what they are. prefix: of the names that
+        are looked at.
+        """
+        tensors = sort(names)
         self._names.update(names)
         self._unread += tensors.unread
         self._harmless = tensors.harmless
+        for file, held in files_beside(self._folder).items() if names else ():
+            own = [name for name in held if name.startswith(prefix)]
+            if any(fnmatch(file, pattern) for pattern in OTHER_LAYOUTS) or (held and not own):
+                continue
+            found = sort(own)
+            # what a file tells of its kind is said of it too
+            final = [item for item in found.unread if item.remedy is not None]
+            left = [name for name in own if name not in found.harmless and name not in {item.name for item in final}]
+            self._unread += final
+            if left or not held:
+                why = f"{INDEX} does not name" if (self._folder / INDEX).is_file() else f"lies beside {SINGLE}"
+                holds = f"with {first_names(left)}" if left else "and which is damaged"
+                self._unread.append(Unread(file, f"{file}, which {why}, {holds}"))
 
     def assume(self, text: str) -> None:
         """Note what is assumed, in one sentence without its end."""

@@ -165,14 +165,8 @@ class Checkpoint:
         return sorted(self._files)
 
     def shape_of(self, name: str) -> list[int]:
-        """The shape of a tensor that is there. Raises CheckpointError when its file does not hold it."""
-        from safetensors import SafetensorError
-
-        path = self._files[name]
-        try:
-            return list(self._handle(path).get_slice(name).get_shape())
-        except SafetensorError as error:
-            raise CheckpointError(not_in_file(name, path)) from error
+        """The shape of a tensor that is there."""
+        return list(self._handle(self._files[name]).get_slice(name).get_shape())
 
     def read_rows(self, name: str, rows: StoredRows) -> None:
         """Let `take` and `put` give some rows of a tensor, whose shape is then that of what they give."""
@@ -216,44 +210,83 @@ class Checkpoint:
 
 
 def weight_files(folder: Path) -> dict[str, Path]:
-    """Which safetensors file of a folder holds each tensor: by the index, or all files there are."""
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: expected a checkpoint folder, found none")
-    if (folder / INDEX).is_file():
-        listed = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
-            raise CheckpointError(
-                f"{folder / INDEX}: expected the file of each tensor in weight_map, found {shown(listed)}"
-            )
-        outside = [file for file in listed.values() if not _lies_inside(file)]
-        if outside:
-            raise CheckpointError(
-                f"{folder / INDEX}: expected files of its folder in weight_map, found {shown(outside[0])}"
-            )
-        placed = {name: folder / file for name, file in listed.items()}
-        missing = sorted({Path(file).name for file in listed.values() if not (folder / file).is_file()})
-        if missing:
-            raise CheckpointError(
-                f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}; fetch them again"
-            )
-        return placed
-    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
-    if not paths:
-        raise CheckpointError(no_weights(folder))
-    return {name: path for path in paths for name in tensors_of_file(path)}
+    """Which safetensors file of a folder holds each tensor; raises CheckpointError as `stored_tensors` does."""
+    return {name: path for path, header in _headers(folder).items() for name in header}
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Type and shape of every tensor of a folder, from the headers of its files.
+    """Type and shape of every tensor of a folder, from the headers of the files that are read.
 
-    Raises CheckpointError as `weight_files` does, and when a file is damaged or does not hold what the index says.
+    These are the files that the index names, else model.safetensors, else all. What they hold counts, as it does for
+    other readers, whether or not the index names each tensor; `files_beside` has the others.
+
+    Raises CheckpointError when there is none, one is missing or damaged, or a tensor lies in two or not where the index
+    says.
     """
-    placed = weight_files(folder)
-    headers = {path: tensors_of_file(path) for path in dict.fromkeys(placed.values())}
+    return {name: tensor for header in _headers(folder).values() for name, tensor in header.items()}
+
+
+def files_beside(folder: Path) -> dict[str, list[str]]:
+    """The safetensors files of a folder that are not read -> the tensors of each; none of one that is damaged."""
+    read, found = {path.name for path in _headers(folder)}, {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.name not in read:
+            try:
+                found[path.name] = list(tensors_of_file(path))
+            except CheckpointError:
+                found[path.name] = []
+    return found
+
+
+def _headers(folder: Path) -> dict[Path, dict[str, StoredTensor]]:
+    """The tensors of each file that is read."""
+    placed = _placed(folder)
+    headers = {path: tensors_of_file(path) for path in dict.fromkeys(placed.values() if placed else _files(folder))}
     for name, path in placed.items():
         if name not in headers[path]:
             raise CheckpointError(not_in_file(name, path))
-    return {name: headers[path][name] for name, path in placed.items()}
+    owners: dict[str, Path] = {}
+    for path, header in headers.items():
+        for name in header:
+            other = owners.setdefault(name, path)
+            if other != path:
+                raise CheckpointError(
+                    f"{folder}: expected each tensor in one file, found {name} in {other.name} and {path.name}; take "
+                    "the file away that is not of this checkpoint"
+                )
+    return headers
+
+
+def _placed(folder: Path) -> dict[str, Path]:
+    """Where the index says that tensors lie; nothing without an index."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: expected a checkpoint folder, found none")
+    if not (folder / INDEX).is_file():
+        return {}
+    listed = read_json(folder / INDEX).get("weight_map")
+    if not listed or not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
+        raise CheckpointError(
+            f"{folder / INDEX}: expected the file of each tensor in weight_map, found {shown(listed)}"
+        )
+    outside = [file for file in listed.values() if not _lies_inside(file)]
+    if outside:
+        raise CheckpointError(
+            f"{folder / INDEX}: expected files of its folder in weight_map, found {shown(outside[0])}"
+        )
+    missing = sorted({Path(file).name for file in listed.values() if not (folder / file).is_file()})
+    if missing:
+        raise CheckpointError(
+            f"{folder / INDEX}: expected the files it names, found no {', '.join(missing)}; fetch them again"
+        )
+    return {name: folder / file for name, file in listed.items()}
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder without an index."""
+    paths = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise CheckpointError(no_weights(folder))
+    return paths
 
 
 def tensors_of_file(path: Path) -> dict[str, StoredTensor]:

@@ -39,6 +39,8 @@ HARMLESS: Mapping[str, tuple[_Pattern, ...]] = {
 """Tensors that nothing has to read, with the reason: of any file, of heads, of EAGLE heads, of models whose output is
 tied to their embedding. So are MTP layers, which drafter=mtp reads, in the files of a target."""
 
+OTHER_LAYOUTS = ("consolidated*.safetensors",)
+"""Files beside the weights that hold the same weights in another layout, that of Mistral's own programs."""
 _QUANTIZED = re.compile(
     r".+\.(weight_scale(_inv|_2)?|(input|weight|k|v|q|output)_scale|weight_(packed|shape|zero_point|g_idx|format)"
     r"|qweight|qzeros|scales|g_idx|SCB|weight\.(absmax|quant_map|nested_.+|quant_state.+))"

@@ -53,6 +53,14 @@ def test_shards_are_found_by_the_index(tmp_path):
         Checkpoint(tmp_path)
 
 
+def test_a_tensor_lies_in_one_file(tmp_path):
+    """Would catch two versions of a tensor, of which the one in the last file is taken."""
+    for number in (1, 2):
+        save_file({"a": torch.full((1,), float(number))}, tmp_path / f"model-{number}.safetensors")
+    with pytest.raises(CheckpointError, match=r"found a in model-1\.safetensors and model-2\.safetensors; take the"):
+        Checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.pt"])
 def test_pickled_weights_are_refused(tmp_path, file):
     torch.save({"a": torch.ones(1)}, tmp_path / file)

@@ -7,7 +7,18 @@ import pytest
 from experiments import run as command
 from harness.models.zoo import ZOO
 from harness.runner import whole_run
-from tests.support.broken_inputs import cut, head, in_shards, model, prompts, target, with_tensor, without, written
+from tests.support.broken_inputs import (
+    cut,
+    head,
+    in_shards,
+    model,
+    prompts,
+    target,
+    with_file,
+    with_tensor,
+    without,
+    written,
+)
 from tests.support.scripted_server import ScriptedServer
 from tests.support.stand_in_sweeps import stop
 
@@ -142,6 +153,10 @@ CHECKPOINTS = {
     "head with a tensor too many": (
         lambda at: head("eagle", with_tensor(model(at, "eagle"), "layers.0.mlp.scale")),
         "'drafter.accept_unknown=[layers.0.mlp.scale]'",
+    ),
+    "head with a second file of tensors": (
+        lambda at: head("eagle", with_file(model(at, "eagle"), "markov_head.markov_w1.weight")),
+        "found tensor markov_head.markov_w1.weight of a DSpark head; this version does not run heads of that kind",
     ),
     "head as target": (
         lambda at: target(ZOO / "eagle3"),

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from harness.models.zoo import ZOO
 from tests.support.tiny_models import edit_weights
@@ -36,6 +37,12 @@ def cut(folder: Path) -> Path:
 def with_tensor(folder: Path, name: str) -> Path:
     """The folder, with one tensor more in its weights."""
     edit_weights(folder, put={name: torch.ones(1)})
+    return folder
+
+
+def with_file(folder: Path, name: str) -> Path:
+    """The folder, with a tensor in a file beside its weights."""
+    save_file({name: torch.ones(1)}, folder / "extra.safetensors")
     return folder
 
 
