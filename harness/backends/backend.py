@@ -16,6 +16,11 @@ from harness.records.request import RequestRecord
 from harness.records.schema import Failure
 from harness.workload.conversations import Conversation
 
+
+class RefusedArm(ValueError):
+    """What runs is not what the cell's name says; the message holds the evidence."""
+
+
 OnRequest = Callable[[int], None]
 """Called with the number of output tokens of every finished request."""
 
@@ -125,6 +130,7 @@ class Backend(Protocol):
 
         Raises:
             ValueError: a prompt does not fit and workload.too_long is `error`.
+            RefusedArm: what runs is not what the cell's name says; what this call gave to `keep` is forgotten.
         """
 
     def facts(self) -> Facts:

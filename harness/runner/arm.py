@@ -6,14 +6,15 @@ This module does not know whose turn it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from harness.backends.backend import Backend, BackendRun, Facts, OnRequest
+from harness.backends.backend import Backend, BackendRun, Facts, OnRequest, RefusedArm
 from harness.config.cell import CellConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants, plain_values
@@ -158,8 +159,17 @@ class Arm:
 
             keeps: dict[str, Any] = {"keep": keep} if "keep" in taken else {}
             began = time.perf_counter()
-            run = self.backend.generate(left, advance, start_s, **keeps, **ends)
+            with self._forgetting_what_is_refused(turn.block):
+                run = self.backend.generate(left, advance, start_s, **keeps, **ends)
             keep(run, time.perf_counter() - began)
+
+    @contextmanager
+    def _forgetting_what_is_refused(self, block: int) -> Iterator[None]:
+        try:
+            yield
+        except RefusedArm:
+            self.checkpoint.forget_block(block, self.session)
+            raise
 
     def _warm_up(self, turn: Turn, ends: Mapping[str, Any], progress: Progress) -> None:
         """Run a few requests that are not measured, and say what getting ready for them took."""

@@ -73,6 +73,11 @@ class CellCheckpoint:
             self.file.append({"forgotten": [part.block.index, part.block.session]})
         self.earlier = [part for part in self.earlier if part not in parts]
 
+    def forget_block(self, block: int, session: str) -> None:
+        """Forget what a session has kept of a block, for good."""
+        if self.file.num_bytes:
+            self.file.append({"forgotten": [block, session]})
+
     def forget(self) -> None:
         """Forget all that was kept of the cell, of this session too."""
         self.file.path.unlink(missing_ok=True)

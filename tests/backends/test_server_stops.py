@@ -14,6 +14,7 @@ from harness.backends.server import server as server_module
 from harness.backends.server.answer_records import recorded
 from harness.backends.server.load_result import Answered
 from harness.backends.server.server import ServerBackend
+from harness.config.models import DrafterConfig
 from harness.config.workload import TooLong
 from harness.records import fault_points
 from harness.runner.resume import CellCheckpoint
@@ -216,3 +217,31 @@ def test_answers_that_are_kept_leave_memory_and_nothing_else_changes(format_, fa
         assert all(each + before <= 12 for each, before in zip(alive, accumulate([0, *written]), strict=False))
     assert found[0] == found[1] and len(found[0][0]) == 12
     assert all(alone) and alone
+
+
+@pytest.mark.parametrize(
+    ("format_", "depth"),
+    [("vllm_0.33", DEPTH), ("vllm_0.25", DEPTH), ("llama_cpp", DEPTH), ("vllm_0.25", 0)],
+    ids=["answers tell", "counters tell", "steps tell", "no drafts"],
+)
+def test_a_stopped_baseline_keeps_nothing_of_a_server_that_drafts(format_, depth):
+    """Would catch a baseline that goes on with answers of a server that was not yet found to draft."""
+    kept, ended = [], []
+
+    class Stop(BaseException):
+        pass
+
+    def stop(num_tokens):
+        ended.append(num_tokens)
+        if len(ended) == 4:
+            raise Stop
+
+    with ScriptedServer(format_, depth) as server:
+        cell = replace(cell_on(server, concurrency=1), drafter=DrafterConfig())
+        played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+        backend = ServerBackend(cell, ServerBackend.Shared())
+        ServerBackend.prepare_together([backend], played)
+        with pytest.raises(Stop):
+            backend.generate(played, stop, keep=kept.append)
+    # the one whose end stopped the block has not been put away
+    assert sum(len(run.requests) for run in kept) == (0 if depth else 3)

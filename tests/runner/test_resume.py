@@ -12,6 +12,7 @@ import pytest
 from harness.analysis import load_results
 from harness.analysis.comparison import comparisons_frame
 from harness.analysis.results import read_results
+from harness.backends.backend import RefusedArm
 from harness.config.cell import MeasurementConfig
 from harness.records.provenance import provenance
 from harness.report.cell_names import SESSIONS
@@ -22,6 +23,7 @@ from harness.runner import arm
 from harness.runner.plan.run_plan import Resume, Workers
 from harness.runner.progress import Progress
 from harness.runner.run_cells import run_cells
+from tests.support.fake_servers import TellsEveryRound
 from tests.support.killed_runs import Killed, kill_at, killed
 from tests.support.resumed_runs import NUM_PROMPTS, Told, differences, plan_of, run
 
@@ -235,3 +237,25 @@ def test_a_second_interruption_keeps_the_list_of_the_first(tmp_path, monkeypatch
     listed = json.loads((tmp_path / "run.json").read_text())["cells"]
     killed(tmp_path, monkeypatch, "the manifest is written", 1)
     assert json.loads((tmp_path / "run.json").read_text())["cells"] == listed
+
+
+def test_what_a_refused_call_has_kept_does_not_come_back(tmp_path, monkeypatch):
+    """Would catch requests of a server that was refused for what it does, in the cell that is measured once it does
+    what it should; what the block before showed stays."""
+    generate, num_calls = TellsEveryRound.generate, count(1)
+
+    def refused(self, conversations, on_request=None, start_s=0.0, keep=None):
+        found = generate(self, conversations, on_request, start_s, keep)
+        if not self.cell.is_baseline or on_request is None or next(num_calls) < 2:
+            return found
+        raise RefusedArm("expected a baseline without drafts, found drafts")
+
+    blocks = MeasurementConfig(num_warmup_requests=0, num_blocks=2, num_resamples=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(TellsEveryRound, "generate", refused)
+        _, records = run(tmp_path, measurement=blocks)
+    assert [record.has_failed for record in records.values()].count(True) == 1
+    told, records = run(tmp_path, Resume(retries_failed=True), measurement=blocks)
+    assert told.num_requests == NUM_PROMPTS // 2
+    (baseline,) = [record for record in records.values() if record.config["drafter"]["kind"] == "none"]
+    assert len(baseline.requests) == NUM_PROMPTS and not baseline.failures

@@ -21,10 +21,6 @@ from harness.records.counts import DraftCounts, Knowledge
 from kernels.methods import DraftSampling
 
 
-class RefusedArm(ValueError):
-    """What runs is not what the cell's name says; the message holds the evidence."""
-
-
 @dataclass(frozen=True)
 class Evidence:
     """What a server says about itself."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.backends.backend import BackendRun, Facts, Keep, OnRequest, OnRound
+from harness.backends.backend import BackendRun, Facts, Keep, OnRequest, OnRound, RefusedArm
 from harness.backends.server import notes
-from harness.backends.server.adapter import Adapter, Evidence, RefusedArm
+from harness.backends.server.adapter import Adapter, Evidence
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
-from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record
+from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record, told_of_drafts
 from harness.backends.server.get import NoAnswer, get_json, model_served
 from harness.backends.server.handed_over import HandedOver
 from harness.backends.server.launch_of_cell import launch_of_cell, sets_context
@@ -194,10 +194,9 @@ class ServerBackend:
 
         def interim(played: LoadResult) -> bool:
             found = self._recorded(played, taken)
-            # what the first answers do not show yet is no reason to refuse, nor to keep them
-            has_drafts = found.num_drafted > 0
-            is_as_named = not has_drafts if self.cell.is_baseline else has_drafts or not self.cell.drafter.has_model
-            if keep is None or not is_as_named or not found.knowledge or not (found.requests or played.failures):
+            if keep is None or not found.knowledge or not (found.requests or played.failures):
+                return False
+            if not self._is_as_named(found, played, before):
                 return False
             self._look_at(played, Counters(), found.requests)
             self._know(found.knowledge)
@@ -236,6 +235,22 @@ class ServerBackend:
             reported={**added.reported, **taken.reported_with(self._reported(played)), **own},
             failures=tuple(failures),
         )
+
+    def _is_as_named(self, found: Recorded, played: LoadResult, before: Counters | None) -> bool:
+        """Whether all that is told so far of drafts is as the cell's name says.
+
+        What the first answers do not show yet is no reason to refuse, nor to keep them.
+        """
+        if not self.cell.is_baseline:
+            return found.num_drafted > 0 or not self.cell.drafter.has_model
+        told = told_of_drafts([item.reply for item in played.answered])
+        if before is not None:
+            now = read_counters(self._url or "", self.adapter.metrics_path)
+            try:
+                told |= counted_drafts((now or Counters()).since(before))
+            except CountersReset:
+                return False
+        return not max(found.num_drafted, *told.values(), 0)
 
     def _recorded(self, played: LoadResult, taken: HandedOver, counts: DraftCounts | None = None) -> Recorded:
         limit, check = self.cell.decoding.max_new_tokens, self.prompts.answer_check

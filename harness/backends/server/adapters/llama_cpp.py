@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, counts_of_steps
+from harness.backends.backend import RefusedArm
+from harness.backends.server.adapter import Adapter, Evidence, counts_of_steps
 from harness.backends.server.counters import Counters
 from harness.backends.server.held_tokens import ids_of_chunks
 from harness.backends.server.reply import Chunk, Reply, drafts_so_far

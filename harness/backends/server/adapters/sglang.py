@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.backends.server.adapter import Adapter, Evidence, RefusedArm, positions_of_constant_depth
+from harness.backends.backend import RefusedArm
+from harness.backends.server.adapter import Adapter, Evidence, positions_of_constant_depth
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.config.models import DrafterKind

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from harness.backends.backend import RefusedArm
 from harness.backends.server.adapter import (
     Adapter,
     Evidence,
-    RefusedArm,
     counts_of_steps,
     positions_of_constant_depth,
 )
