@@ -25,6 +25,7 @@ from tests.support.server_scripts import SEEDS, script_of
         ("stalls", "Stalled"),
         ("malformed", "MalformedAnswer"),
         ("backwards", "MalformedAnswer"),
+        ("unlimited", "MalformedAnswer"),
         ("refused", "RequestRefused"),
         ("always_busy", "Overloaded"),
         ("busy", None),

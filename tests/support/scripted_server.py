@@ -2,9 +2,9 @@
 
 The formats of vLLM 0.25 and 0.33, SGLang 0.5 and TensorRT-LLM are written from their sources, not recorded from them;
 those of vLLM 0.32 and llama.cpp are held against recorded ones (tests/backends/test_server_formats.py). Faults by seed:
-`dies`, `stalls`, `malformed`, `busy` (429, then an answer), `always_busy` (503), `refused`, `resets` (the counters
-start anew), `backwards` (drafts that do not add up), `incomplete` (no list of drafted tokens), `silent` (no drafts, and
-no list of steps).
+`dies`, `stalls`, `malformed`, `unlimited` (twice the tokens that were asked for), `busy` (429, then an answer),
+`always_busy` (503), `refused`, `resets` (the counters start anew), `backwards` (drafts that do not add up),
+`incomplete` (no list of drafted tokens), `silent` (no drafts, and no list of steps).
 """
 
 import argparse
@@ -150,6 +150,8 @@ class ScriptedServer:
         if body.get("ignore_eos"):
             script = endless(script, min(body["max_tokens"], self.max_tokens))
         script = replace(script, sizes=self.chunks_of(script.sizes))
+        if fault == "unlimited":
+            script = endless(script, 2 * body["max_tokens"])
         if fault == "silent":
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -62,6 +62,7 @@ def recorded(
     failures: list[Failure] = []
     for item in played.answered:
         try:
+            _check_limit(item, max_new_tokens)
             told.append((item, adapter.drafts(item.reply) if steps is None else steps[item.question.key]))
         except _CONTRADICTIONS as error:
             failures.append(_failure(item, error))
@@ -103,6 +104,20 @@ def _knowledge(told: Sequence[Steps | DraftCounts | Unsplit | None]) -> Knowledg
     if all(isinstance(drafts, Steps) for drafts in told):
         return Knowledge.rounds
     return Knowledge.requests if all(isinstance(drafts, DraftCounts) for drafts in told) else None
+
+
+def _check_limit(item: Answered, max_new_tokens: int) -> None:
+    """Refuse an answer of more tokens than were asked for: its throughput would be that of other work.
+
+    Raises:
+        MalformedAnswer: the server counts more, or sent more.
+    """
+    found = sum(event.num_output_tokens for event in item.arrivals)
+    if found > max_new_tokens:
+        raise MalformedAnswer(
+            f"expected at most {max_new_tokens} tokens, the max_tokens of the request, found {found}: the server "
+            "counts other tokens than it sends, or does not keep the limit"
+        )
 
 
 def _without_drafts(item: Answered) -> RequestRecord:
