@@ -24,6 +24,9 @@ from harness.records.strict_json import at
 
 ABOVE_BOUND, BLOCKS_DIFFER = "speedup above its bound", "blocks differ"
 
+MOSTLY_DRAFTED = 0.8
+"""Share of the rounds with drafts in which a draft of fixed depth reaches its last position, at least."""
+
 
 @dataclass(frozen=True)
 class CellResult:
@@ -113,6 +116,18 @@ class CellResult:
         """Why its times are those of a disturbed machine; empty where nothing says so."""
         found = {ABOVE_BOUND: self.exceeds_bound, BLOCKS_DIFFER: self.drift is not None}
         return "; ".join(text for text, holds in found.items() if holds)
+
+    @property
+    def positions_vary(self) -> bool:
+        """Whether later positions were drafted in fewer rounds than the first, by more than ends of requests explain.
+
+        Rates by position are then of different rounds, and may rise.
+        """
+        counts = [
+            self.estimates.sums.sums[f"num_draft_tokens_per_pos_{position}"].sum()
+            for position in range(1, self.estimates.sums.num_positions + 1)
+        ]
+        return bool(counts) and bool(min(counts) < MOSTLY_DRAFTED * counts[0])
 
     @property
     def cache_text(self) -> str:

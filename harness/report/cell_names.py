@@ -119,9 +119,10 @@ DYNAMIC_TREES = (
 
 
 DEPTHS = (
-    "depth: rounds draft as many tokens as named, K at most. A position that was not drafted is no rejection: its "
-    "rates are over the rounds that drafted it, which draft rows or the planner may have chosen, and lengths are over "
-    "rounds with drafts. With fixed depths compare tokens per target forward and throughput, which count every round."
+    "depth: rounds draft as many tokens as named or found, K at most. A position that was not drafted is no rejection: "
+    "its rates are over the rounds that drafted it, which draft rows, the planner or what was found in the text may "
+    "have chosen, and lengths are over rounds with drafts. With fixed depths compare tokens per target forward and "
+    "throughput, which count every round."
 )
 
 
@@ -174,7 +175,7 @@ def label_notes(cells: Sequence[CellResult]) -> list[str]:
     notes += [OWN_SAMPLING] if any(cell.has_own_sampling for cell in cells) else []
     notes += [TREES] if any(cell["tree"] and not is_chain(cell["tree"]) for cell in cells) else []
     notes += [DYNAMIC_TREES] if any(is_dynamic(cell["tree"]) for cell in cells) else []
-    notes += [DEPTHS] if any(cell["depth"] for cell in cells) else []
+    notes += [DEPTHS] if any(cell["depth"] or cell.positions_vary for cell in cells) else []
     return list(dict.fromkeys([*notes, *(note for cell in cells for note in _profile_note(cell))]))
 
 

@@ -209,7 +209,8 @@ def _throughput(cell: CellResult) -> str:
 def _by_position(cell: CellResult) -> str:
     names = position_metrics_of([cell])
     rates = [format_value(cell.estimate(name).value, "percent", decimals=0) for name in names]
-    return f"{' / '.join(rates)} % by position, " if rates else ""
+    of_others = " (each of the rounds that drafted it)" if rates and cell.positions_vary else ""
+    return f"{' / '.join(rates)} % by position{of_others}, " if rates else ""
 
 
 def _is_known(cell: CellResult, name: str) -> bool:

@@ -20,6 +20,8 @@ from tests.support.synthetic_cells import (
     cell_record,
     config,
     drafted,
+    request_record,
+    round_record,
     simulated_cell,
     simulated_run,
 )
@@ -39,6 +41,16 @@ def baseline(**changes):
 def each(**changes):
     """The three methods."""
     return [drafted(method, seed=seed, rates=RATES[method] + LATER, **changes) for seed, method in enumerate(METHODS)]
+
+
+def with_matches_of(*lengths):
+    """Rounds that draft so many tokens in turn and accept all."""
+    rounds, now = [round_record(0, 0, 0.1)], 0.1
+    for length in lengths * 8:
+        now += 0.1
+        rounds.append(round_record(length, length, now))
+    requests = [request_record(rounds, prompt_id) for prompt_id in "abcd"]
+    return cell_record(requests, now, config(drafter__kind="ngram", verification__method="strict"))
 
 
 def lenient():
@@ -177,3 +189,10 @@ def test_what_never_changes_is_said_once():
     assert "speedup: the run has no baseline" in text and "speedup" not in screen("no baseline").tables[0].header
     depths = rows_table(blocks(analysed(baseline(), *(drafted("block", depth=depth) for depth in (1, 3))))[0], "")
     assert [str(entry) for entry in column_of(depths, "position 3 (%)")][:2] == ["–", "–"]
+
+
+@pytest.mark.parametrize(("lengths", "is_said"), [((1, 3), True), ((3,), False)])
+def test_rates_of_positions_that_few_rounds_drafted_are_called_so(lengths, is_said):
+    """Would catch "100 / 100 % by position" of a drafter that rarely comes to the second, read as of every draft."""
+    (block,) = blocks(analysed(baseline(), with_matches_of(*lengths)))
+    assert ("% by position (each of the rounds that drafted it), " in verdict(block)) == is_said

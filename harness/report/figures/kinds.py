@@ -88,7 +88,7 @@ FIGURES: tuple[FigureKind, ...] = (
     FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods),
     FigureKind(
         "acceptance_by_position",
-        "Unconditional acceptance rate by draft position",
+        "Acceptance by draft position, of the rounds that drafted it",
         draw_by_position,
         (TEMPERATURE.name,),
         shown_by_position,
