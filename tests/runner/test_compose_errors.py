@@ -8,6 +8,7 @@ from harness.config import schema as settings
 from harness.config.models import DrafterKind
 from harness.config.schema import CONF, SettingsError, all_settings, group_options
 from harness.config.usage import USED_ONLY_WITH
+from harness.models.zoo import ZOO
 from harness.runner.plan import compose as compose_module
 from harness.runner.plan.compose import compose_plan
 from tests.runner.test_compose import cells, summary
@@ -99,6 +100,14 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafter=ngram drafter.path=a/b", "used only with a drafter that is a model"),
         ("drafter=mtp drafter.revision=main", "used only with drafter.path"),
         ("target.revision=main", "used only with target.path"),
+        (
+            f"target.path={ZOO / 'target'} drafter=ngram target.revision=main",
+            "expected none with a local folder, found 'main'",
+        ),
+        (
+            f"drafter=eagle drafter.path={ZOO / 'eagle'} drafter.revision=v1",
+            "drafter.revision: expected none with a local",
+        ),
         ("workload.split=train", "used only with workload.dataset (workload=hf)"),
         ("workload.column=text", "workload.column: expected a setting"),
         ("workload.subset=main", "workload.subset: expected a setting"),

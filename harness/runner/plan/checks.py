@@ -72,6 +72,9 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     for drafter in dict.fromkeys(cell.drafter.path for cell in cells):
         _check_model_path("drafter.path", drafter)
+    for cell in cells:
+        for key, model in (("target", cell.target), ("drafter", cell.drafter)):
+            _check_revision(key, model.path, model.revision)
     for shape in dict.fromkeys(cell.drafter.shape for cell in cells):
         _check_shape("drafter.shape", shape)
 
@@ -83,6 +86,15 @@ def _check_model_path(key: str, model: str | None) -> None:
     if is_gguf(model) or not _is_hub_id(model):
         what = "GGUF file" if is_gguf(model) else "folder"
         raise SettingsError(f"{key}: expected a folder or a Hugging Face id (owner/name), found no {what} {model!r}")
+
+
+def _check_revision(key: str, path: str | None, revision: str | None) -> None:
+    """A folder on this machine has one state, whatever revision is asked for."""
+    if revision is not None and path is not None and os.path.exists(path):
+        raise SettingsError(
+            f"{key}.revision: expected none with a local folder, found {revision!r} with {key}.path={path}; a revision "
+            "is one of a Hugging Face id"
+        )
 
 
 def _check_served_files(cells: Sequence[CellConfig]) -> None:
