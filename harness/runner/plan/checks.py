@@ -74,7 +74,8 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
         _check_model_path("drafter.path", drafter)
     for cell in cells:
         for key, model in (("target", cell.target), ("drafter", cell.drafter)):
-            _check_revision(key, model.path, model.revision)
+            if model.preferred is None:  # else the folder is that of the revision
+                _check_revision(key, model.path, model.revision)
     for shape in dict.fromkeys(cell.drafter.shape for cell in cells):
         _check_shape("drafter.shape", shape)
 
