@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from harness.models.checkpoint import INDEX, SINGLE, CheckpointError, files_beside, first_names, read_json
 from harness.models.known_fields import (
+    CORRECT,
     DEFAULTS,
     GENERATION,
     NOT_QUANTIZED,
@@ -176,7 +177,9 @@ class Account:
                 kept[name] = value
             elif known is None:
                 self._add(file, full_name, value, "which this version does not know", None)
-            elif known.layout is not None and isinstance(value, Mapping):
+            elif known.form is not None and not known.form.holds(value):
+                self._add(file, full_name, value, f"where {known.form.text} is expected", CORRECT)
+            elif known.layout is not None:
                 kept[name] = self._read(file, value, known.layout(value), f"{full_name}.")
             elif known.is_computed is None or known.is_computed(value, fields):
                 kept[name] = value

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.config.schema import SettingsError
+from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import CheckpointError, named, no_tensor, other_shape, read_json, stored_tensors
 from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
@@ -39,7 +40,7 @@ def check_target_files(target: TargetConfig) -> None:
         if target.trust_remote_code:
             _tensors(folder, target.weights)
         else:
-            _check_language_model(folder, target.weights)
+            _check_language_model(folder, target.weights, OF_TARGET)
             check_tokenizer_files(folder, is_needed=target.weights is Weights.checkpoint)
     except CheckpointError as error:
         raise SettingsError(f"target.path: {error}") from error
@@ -75,7 +76,7 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         if drafter.kind is DrafterKind.mtp:
             _check_mtp(folder, weights)
         elif drafter.kind is DrafterKind.draft_model:
-            _check_language_model(folder, weights)
+            _check_language_model(folder, weights, OF_DRAFTER)
         else:
             _check_head(folder, drafter, target, weights)
         check_tokenizer_files(folder, is_needed=False)
@@ -102,7 +103,7 @@ def _tensors(folder: Path, weights: Weights) -> dict[str, StoredTensor]:
     return {} if weights is Weights.random else stored_tensors(folder)
 
 
-def _check_language_model(folder: Path, weights: Weights) -> None:
+def _check_language_model(folder: Path, weights: Weights, accepted: Accepted) -> None:
     """Raise CheckpointError for anything but a causal language model of a type that runs."""
     fields = _fields(folder)
     _check_kind(folder, LANGUAGE_MODEL, fields, {})
@@ -113,6 +114,8 @@ def _check_language_model(folder: Path, weights: Weights) -> None:
             "model that this version runs"
         )
     _check_sizes(folder, fields)
+    # what no one can vouch for, before shapes that follow from it
+    model_account(folder, fields, accepted)
     eos_token_ids(None, None, folder)
     tensors = _tensors(folder, weights)
     _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
@@ -124,6 +127,7 @@ def _check_head(folder: Path, drafter: DrafterConfig, target: TargetConfig, weig
     fields, tensors, kind = _fields(folder), _tensors(folder, weights), drafter.kind.value
     _check_kind(folder, kind, fields, tensors)
     _check_sizes(folder, fields)
+    head_account(kind, folder, fields, OF_DRAFTER)
     sizes = target_sizes_here(target)
     if sizes is None:
         # of a target on the Hub; its loader compares them

@@ -21,6 +21,18 @@ from harness.models.model_types import MODEL_TYPES
 Fields = Mapping[str, Any]
 
 
+class Form(NamedTuple):
+    """What the values of a field are at all: another one is a mistake in the file, and never taken for one of them."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+FLAG = Form("true or false", lambda value: type(value) is bool)
+OBJECT = Form("an object", lambda value: isinstance(value, Mapping))
+CORRECT = "correct the file"
+
+
 @dataclass(frozen=True)
 class Known:
     """What is known of one field."""
@@ -35,6 +47,8 @@ class Known:
     """What to do about a value that is not computed; None where the user can vouch for it."""
     layout: Callable[[Fields], Layout] | None = None
     """Of an object: the table of its own fields, by its fields."""
+    form: Form | None = None
+    """None where a loader looks at it."""
 
 
 Layout = Mapping[str, Known]
@@ -55,6 +69,11 @@ def used(*names: str) -> dict[str, Known]:
     return dict.fromkeys(names, Known())
 
 
+def flags(*names: str) -> dict[str, Known]:
+    """Fields that are used and true or false: any text would count as true."""
+    return dict.fromkeys(names, Known(form=FLAG))
+
+
 def ignored(reason: str, *names: str) -> dict[str, Known]:
     return dict.fromkeys(names, Known(reason))
 
@@ -72,7 +91,7 @@ def where(is_computed: Callable[[Any, Fields], bool], changes: str, *names: str)
 
 
 def nested(layout: Callable[[Fields], Layout], *names: str) -> dict[str, Known]:
-    return dict.fromkeys(names, Known(layout=layout))
+    return dict.fromkeys(names, Known(layout=layout, form=OBJECT))
 
 
 # fields of every config.json
@@ -195,6 +214,7 @@ def _rope(fields: Fields) -> Layout:
     others = {name for names in _ROPE_OF_TYPE.values() for name in names} - {*read}
     return {
         **used("rope_type", "type", "rope_theta", *read),
+        **flags(*({"truncate"} & {*read})),
         **only((1, 1.0), f"positions, which RoPE of type {rope_type} does not read", *others),
         **only((1, 1.0), "how much of a head is rotated", "partial_rotary_factor"),
         # vLLM multiplies by it, transformers knows it by another name alone
@@ -221,8 +241,9 @@ LAYER = {
     **used(
         *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
         *("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "max_position_embeddings"),
-        *("attention_bias", "rope_theta"),
+        *("rope_theta",),
     ),
+    **flags("attention_bias"),
     **nested(_rope, "rope_scaling", "rope_parameters"),
     **where(_all_attend_to_all, "what the layers attend to", "layer_types"),
     **where(_has_no_window, "what the layers attend to", "use_sliding_window"),
@@ -239,7 +260,7 @@ LAYER = {
 
 _DENSE = {
     "llama": {
-        **used("mlp_bias"),
+        **flags("mlp_bias"),
         **only((False,), "the order of rotated numbers", "rope_interleaved"),
         **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
     },
@@ -257,10 +278,10 @@ def _is_sum_of_parts(value: Any, fields: Fields) -> bool:
 _GLM = {
     **used(
         *("moe_intermediate_size", "n_routed_experts", "num_local_experts", "n_shared_experts", "num_experts_per_tok"),
-        *("first_k_dense_replace", "mlp_layer_types", "n_group", "topk_group", "norm_topk_prob"),
-        *("routed_scaling_factor", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"),
-        *("v_head_dim", "rope_interleave"),
+        *("first_k_dense_replace", "mlp_layer_types", "n_group", "topk_group"),
+        *("routed_scaling_factor", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     ),
+    **flags("norm_topk_prob", "rope_interleave"),
     **only(("noaux_tc",), "how experts are chosen", "topk_method"),
     **only(("sigmoid",), "how experts are chosen", "scoring_func"),
     **only((1,), "which layers have experts", "moe_layer_freq"),
@@ -295,7 +316,8 @@ def model_layout(model_type: str, *, runs_code: bool) -> Layout:
         code = Known("which is code of its own for layers, and that is never run", _is_run_as_code)
     return {
         **LAYERS[model_type],
-        **used("eos_token_id", "tie_word_embeddings", "num_nextn_predict_layers"),
+        **used("eos_token_id", "num_nextn_predict_layers"),
+        **flags("tie_word_embeddings"),
         **where(_is_language_model, "what the model is", "architectures"),
         "auto_map": code,
     }
@@ -338,13 +360,15 @@ def tokenizer_layout(*, runs_code: bool) -> Layout:
 
 _TOKENIZER: Layout = {
     **used(
-        *("tokenizer_class", "auto_map", "tokenizer_file", "vocab_file", "merges_file", "chat_template", "legacy"),
+        *("tokenizer_class", "auto_map", "tokenizer_file", "vocab_file", "merges_file", "chat_template", "errors"),
         *("bos_token", "eos_token", "unk_token", "pad_token", "mask_token", "sep_token", "cls_token"),
-        *("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder", "add_bos_token"),
-        *("add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces", "split_special_tokens"),
-        *("spaces_between_special_tokens", "use_default_system_prompt", "sp_model_kwargs", "errors", "from_slow"),
-        *("use_fast", "do_lower_case", "remove_space", "keep_accents", "backend", "add_dummy_prefix_space"),
-        *("model_specific_special_tokens", "fix_mistral_regex"),
+        *("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder", "sp_model_kwargs", "backend"),
+        *("model_specific_special_tokens",),
+    ),
+    **flags(
+        *("add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces", "legacy"),
+        *("split_special_tokens", "spaces_between_special_tokens", "use_default_system_prompt", "from_slow"),
+        *("use_fast", "do_lower_case", "remove_space", "keep_accents", "add_dummy_prefix_space", "fix_mistral_regex"),
     ),
     **ignored(
         "nothing is cut or padded by a tokenizer",

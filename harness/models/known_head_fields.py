@@ -13,6 +13,7 @@ from harness.models.known_fields import (
     Fields,
     Known,
     Layout,
+    flags,
     ignored,
     nested,
     only,
@@ -94,11 +95,12 @@ _SPECULATORS = {
 
 _EAGLE3 = {
     **used("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids", "target_layer_ids"),
-    **used("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
+    **flags("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
     **only((False,), "a bias of fc", "bias"),
 }
 _NESTED_EAGLE3 = {
-    **used("eagle_aux_hidden_state_layer_ids", "norm_before_fc", "use_aux_hidden_state"),
+    **used("eagle_aux_hidden_state_layer_ids"),
+    **flags("norm_before_fc", "use_aux_hidden_state"),
     **only((True,), "norms of the head", "use_input_layernorm_in_first_layer", "use_last_layernorm"),
     **only((False,), "norms of the head", "use_mtp_layernorm"),
     **only((True,), "the layers of the head", "next_layer_regular"),
@@ -106,7 +108,7 @@ _NESTED_EAGLE3 = {
     **ignored("only where parallel_draft_step asks for several tokens", "parallel_draft_heads_num_layers"),
 }
 """Of eagle_config, which Model-Optimizer and SpecForge write."""
-_PEAGLE = used("mask_token_id", "pard_token", "ptd_token_id", "parallel_drafting")
+_PEAGLE = {**used("mask_token_id", "pard_token", "ptd_token_id"), **flags("parallel_drafting")}
 
 
 def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
@@ -120,7 +122,8 @@ def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
 _NESTED_DFLASH = {
     **_FIELDS_OF_OTHER_KINDS,
     **_stated_kind("projector_type"),
-    **used("mask_token_id", "target_layer_ids", "block_size", *ANCHOR_NAMES),
+    **used("mask_token_id", "target_layer_ids", "block_size"),
+    **flags(*ANCHOR_NAMES),
     **SCALES_AND_CAPS,
     **only((False,), "which places of a block see which", "is_causal"),
     **only((False,), "which token a place of a block drafts", "shift_label"),
@@ -128,7 +131,8 @@ _NESTED_DFLASH = {
 }
 """Of dflash_config; the package dflash reads most of them beside it too."""
 _DFLASH = {
-    **used("block_size", *ANCHOR_NAMES),
+    **used("block_size"),
+    **flags(*ANCHOR_NAMES),
     **{name: _NESTED_DFLASH[name] for name in ("is_causal", "shift_label", "attention_mode")},
 }
 
@@ -143,7 +147,7 @@ def _dflash_layout(fields: Fields) -> Layout:
 
 
 HEAD_LAYOUTS: Mapping[str, Callable[[Fields], Layout]] = {
-    "eagle": lambda fields: {**_layers_of_head(fields), **used("bias")},
+    "eagle": lambda fields: {**_layers_of_head(fields), **flags("bias")},
     "eagle3": lambda fields: _eagle3_layout(fields, {}),
     "peagle": lambda fields: _eagle3_layout(fields, _PEAGLE),
     "dflash": _dflash_layout,

@@ -5,29 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
-from harness.models.checkpoint import INDEX, CheckpointError
+from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, model_account
+from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import config_class, infer_dense_layers
-from harness.models.dflash import DFlashHead, load_dflash
 from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead, load_eagle
-from harness.models.eagle3 import load_eagle3
 from harness.models.eagle3_config import Eagle3Config
-from harness.models.head import save_head
 from harness.models.known_fields import DEFAULTS, GENERATION, LAYERS, model_layout, tokenizer_layout
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.model_types import MODEL_TYPES
 from harness.models.mtp import load_mtp
-from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
+from harness.models.peagle import PEagleConfig
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
-from tests.support.eagle3_heads import make_head
+from tests.support.filed_models import ROLES, account, file_models, folder_of, load, put
 from tests.support.public_configs import HEADS, REFUSED, TARGETS
 from tests.support.tiny_models import (
     edit_config,
@@ -42,64 +37,20 @@ from tests.support.tiny_models import (
 from tests.support.tiny_shapes import GLM, SHAPE
 
 UNKNOWN = "which this version does not know; choose another checkpoint or, if you know that nothing here depends on it"
-NOWHERE = Path("nowhere")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """A target and a head of every kind that fits it, as folders by name."""
-    root, target = tmp_path_factory.mktemp("models"), random_target()
-    save_target_folder(root / "target", random_causal_lm())
-    eagle = EagleHead(EagleConfig.for_target(target), target)
-    block = {"aux_layers": (1, 2, 4), "block_size": 5, "mask_token_id": 11, "num_hidden_layers": 2}
-    dflash = DFlashHead(DFlashConfig.for_target(target, **block), target)
-    parallel = PEagleConfig.for_target(target, target.vocab_size, mask_token_id=11, num_hidden_layers=2)
-    peagle = PEagleHead(parallel, target)
-    heads = {"eagle": eagle, "eagle3": make_head(target), "peagle": peagle, "dflash": dflash}
-    for name, head in heads.items():
-        randomize(head, 3)
-        save_head(head, root / name)
-    for name, into in (("eagle3", "eagle3 original"), ("peagle", "peagle original"), ("dflash", "dflash original")):
-        shutil.copytree(root / name, root / into)
-        as_original(root / into, name)
+    root = tmp_path_factory.mktemp("models")
+    file_models(root)
     return root
-
-
-def as_original(folder, kind):
-    """Rewrite the config.json of a head of speculators in the layout that came first."""
-    data = json.loads((folder / "config.json").read_text())
-    own = {"draft_vocab_size": data["draft_vocab_size"]}
-    if kind == "dflash":
-        layers = [index - 1 for index in data["aux_hidden_state_layer_ids"]]
-        inner = {"mask_token_id": data["mask_token_id"], "target_layer_ids": layers}
-        own = {"dflash_config": inner, "block_size": data["block_size"], "architectures": ["DFlashDraftModel"]}
-    if kind == "peagle":
-        own |= {"ptd_token_id": data["mask_token_id"]}
-    (folder / "config.json").write_text(json.dumps(data["transformer_layer_config"] | own))
 
 
 @pytest.fixture
 def copied(models, tmp_path):
     """A copy of one of them, by name."""
     return lambda name: shutil.copytree(models / name, tmp_path / name)
-
-
-LOADERS = {"eagle": load_eagle, "eagle3": load_eagle3, "peagle": load_peagle, "dflash": load_dflash}
-ROLES = ("target", "draft model", *LOADERS, "eagle3 original", "peagle original", "dflash original")
-
-
-def load(role, folder, *names):
-    """Load a folder as what it is, with what is vouched for."""
-    if role == "target":
-        return load_target(folder, accepted=Accepted("target", names))
-    accepted = Accepted("drafter", names)
-    if role == "draft model":
-        return load_target(folder, accepted=accepted)
-    return LOADERS[role.split()[0]](folder, random_target(), accepted=accepted)
-
-
-def folder_of(role):
-    return "target" if role == "draft model" else role
 
 
 PLACES = [
@@ -113,13 +64,6 @@ PLACES = [
     ("target", "tokenizer_config.json", None),
 ]
 """Every place of a field that is read: role, file, and the object around it."""
-
-
-def put(folder, file, within, name, value):
-    path = folder / file
-    data = json.loads(path.read_text()) if path.is_file() else {}
-    (data if within is None else data.setdefault(within, {}))[name] = value
-    path.write_text(json.dumps(data))
 
 
 @pytest.mark.parametrize(("role", "file", "within"), PLACES)
@@ -192,61 +136,6 @@ def test_tensors_are_told_by_what_they_belong_to(copied, role, name, message):
         load(role, folder)
 
 
-MARKOV = "markov_head.markov_w1.weight"
-
-
-@pytest.mark.parametrize("role", ["eagle", "target"])
-def test_a_file_of_tensors_that_is_not_read_is_refused_until_the_user_vouches_for_it(copied, role):
-    """Would catch tensors beside model.safetensors, which some readers load and this one forgets."""
-    folder = copied(role)
-    save_file({"extra.0": torch.ones(1), "rotary_emb.inv_freq": torch.ones(1)}, folder / "extra.safetensors")
-    with pytest.raises(CheckpointError) as refused:
-        load(role, folder)
-    told = "extra.safetensors, which lies beside model.safetensors, with extra.0"
-    assert f"found {told}; choose" in str(refused.value)
-    assert any(text.startswith(f"{told}: left out") for text in load(role, folder, "extra.safetensors").assumptions)
-    # the same weights in the layout of their vendor
-    (folder / "extra.safetensors").rename(folder / "consolidated.safetensors")
-    assert not [text for text in load(role, folder).assumptions if "safetensors" in text]
-
-
-def test_a_file_of_tensors_that_is_not_read_tells_what_the_head_is(copied):
-    folder = copied("eagle")
-    save_file({MARKOV: torch.ones(1)}, folder / "extra.safetensors")
-    with pytest.raises(CheckpointError, match="of a DSpark head; this version does not run heads of that kind"):
-        load("eagle", folder, "extra.safetensors", MARKOV)
-    (folder / "extra.safetensors").write_bytes(b"cut")
-    with pytest.raises(
-        CheckpointError, match=r"extra\.safetensors, which lies beside model\.safetensors, and which is"
-    ):
-        load("eagle", folder)
-
-
-def test_a_copy_of_the_weights_beside_an_index_is_refused(copied):
-    """Would catch two sets of weights of which one is taken: readers differ in which."""
-    folder = copied("eagle")
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors, folder / "model-1.safetensors")
-    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model-1.safetensors")}))
-    with pytest.raises(
-        CheckpointError, match=r"model\.safetensors, which model\.safetensors\.index\.json does not name"
-    ):
-        load("eagle", folder)
-
-
-def test_a_tensor_that_the_index_does_not_name_counts_as_its_file_has_it(copied):
-    """Would catch a file that was extended by hand: its output matrix is left out, and the target's is taken."""
-    folder = copied("eagle3")
-    tensors = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
-    listed = dict.fromkeys(tensors.keys() - {"lm_head.weight"}, "model-1.safetensors")
-    (folder / INDEX).write_text(json.dumps({"weight_map": listed}))
-    assert load("eagle3", folder).has_own_output
-    save_file(tensors | {"extra": torch.ones(1)}, folder / "model-1.safetensors")
-    with pytest.raises(CheckpointError, match="found a tensor that nothing reads: extra; choose"):
-        load("eagle3", folder)
-
-
 @pytest.mark.parametrize(
     ("name", "role", "message"),
     [
@@ -311,13 +200,6 @@ def test_fields_with_an_effect_that_is_not_computed_are_refused(models, role, ch
         return
     with pytest.raises(CheckpointError, match=message):
         account(role, changed)
-
-
-def account(role, fields, accepted=OF_DRAFTER):
-    """Account for fields alone."""
-    if role in ("target", "draft model"):
-        return model_account(NOWHERE, fields, OF_TARGET if role == "target" else accepted).settled()
-    return head_account(role.split()[0], NOWHERE, fields, accepted).settled()
 
 
 def test_a_window_that_reaches_no_layer_is_no_window():

@@ -34,6 +34,8 @@ TARGETS = {
         lambda at: written(model(at) / "generation_config.json", '{"eos_token_id": "4"}'),
         "eos_token_id: expected ids of tokens, found '4'",
     ),
+    "tie_word_embeddings": (lambda at: model(at, tie_word_embeddings="false"), "tie_word_embeddings = 'false'"),
+    "rope_scaling": (lambda at: model(at, rope_scaling="linear"), "rope_scaling = 'linear'"),
     "suppress_tokens": (
         lambda at: written(model(at) / "generation_config.json", '{"suppress_tokens": [7]}'),
         "suppress_tokens = [7] in generation_config.json",
@@ -42,6 +44,10 @@ TARGETS = {
 HEADS = {
     "use_sliding_window": ("eagle3", {"use_sliding_window": True}, "use_sliding_window = True"),
     "output_multiplier": ("eagle3", {"output_multiplier": 2.0}, "output_multiplier = 2.0"),
+    "norm_before_residual": ("eagle3", {"norm_before_residual": "false"}, "norm_before_residual = 'false'"),
+    "norm_before_fc, as text": ("eagle3", {"norm_before_fc": "false"}, "norm_before_fc = 'false'"),
+    "bias, as text": ("eagle", {"bias": "no"}, "bias = 'no'"),
+    "speculators_config": ("eagle3", {"speculators_config": ["x"]}, "speculators_config = ['x']"),
     "draft_vocab_size": ("eagle3", {"draft_vocab_size": 4000}, "lm_head.weight of shape [4000, 256]"),
     "aux layers": ("eagle3", {"eagle_aux_hidden_state_layer_ids": [2, 5, 99]}, "different layers from 0 to 10"),
     "norm_before_fc": ("eagle3", {"norm_before_fc": True}, "input_norm.weight"),

@@ -1,0 +1,85 @@
+"""Tiny models of every kind, filed as folders in every layout, and how each is loaded or accounted for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, Settled, head_account, model_account
+from harness.models.dflash import DFlashHead, load_dflash
+from harness.models.dflash_config import DFlashConfig
+from harness.models.eagle import EagleConfig, EagleHead, load_eagle
+from harness.models.eagle3 import load_eagle3
+from harness.models.head import save_head
+from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
+from harness.models.target import load_target
+from tests.support.eagle3_heads import make_head
+from tests.support.tiny_models import random_causal_lm, random_target, randomize, save_target_folder
+
+NOWHERE = Path("nowhere")
+
+
+def file_models(root: Path) -> None:
+    """Write a target and a head of every kind that fits it, as folders by name."""
+    target = random_target()
+    save_target_folder(root / "target", random_causal_lm())
+    eagle = EagleHead(EagleConfig.for_target(target), target)
+    block = {"aux_layers": (1, 2, 4), "block_size": 5, "mask_token_id": 11, "num_hidden_layers": 2}
+    dflash = DFlashHead(DFlashConfig.for_target(target, **block), target)
+    parallel = PEagleConfig.for_target(target, target.vocab_size, mask_token_id=11, num_hidden_layers=2)
+    peagle = PEagleHead(parallel, target)
+    heads = {"eagle": eagle, "eagle3": make_head(target), "peagle": peagle, "dflash": dflash}
+    for name, head in heads.items():
+        randomize(head, 3)
+        save_head(head, root / name)
+    for name, into in (("eagle3", "eagle3 original"), ("peagle", "peagle original"), ("dflash", "dflash original")):
+        shutil.copytree(root / name, root / into)
+        as_original(root / into, name)
+
+
+def as_original(folder: Path, kind: str) -> None:
+    """Rewrite the config.json of a head of speculators in the layout that came first."""
+    data = json.loads((folder / "config.json").read_text())
+    own = {"draft_vocab_size": data["draft_vocab_size"]}
+    if kind == "dflash":
+        layers = [index - 1 for index in data["aux_hidden_state_layer_ids"]]
+        inner = {"mask_token_id": data["mask_token_id"], "target_layer_ids": layers}
+        own = {"dflash_config": inner, "block_size": data["block_size"], "architectures": ["DFlashDraftModel"]}
+    if kind == "peagle":
+        own |= {"ptd_token_id": data["mask_token_id"]}
+    (folder / "config.json").write_text(json.dumps(data["transformer_layer_config"] | own))
+
+
+LOADERS = {"eagle": load_eagle, "eagle3": load_eagle3, "peagle": load_peagle, "dflash": load_dflash}
+ROLES = ("target", "draft model", *LOADERS, "eagle3 original", "peagle original", "dflash original")
+
+
+def load(role: str, folder: Path, *names: str) -> Any:
+    """Load a folder as what it is, with what is vouched for."""
+    if role == "target":
+        return load_target(folder, accepted=Accepted("target", names))
+    accepted = Accepted("drafter", names)
+    if role == "draft model":
+        return load_target(folder, accepted=accepted)
+    return LOADERS[role.split(maxsplit=1)[0]](folder, random_target(), accepted=accepted)
+
+
+def folder_of(role: str) -> str:
+    return "target" if role == "draft model" else role
+
+
+def put(folder: Path, file: str, within: str | None, name: str, value: object) -> None:
+    """Write a field into a file of a folder, or into an object in it."""
+    path = folder / file
+    data = json.loads(path.read_text()) if path.is_file() else {}
+    (data if within is None else data.setdefault(within, {}))[name] = value
+    path.write_text(json.dumps(data))
+
+
+def account(role: str, fields: dict[str, Any], accepted: Accepted = OF_DRAFTER) -> Settled:
+    """Account for fields alone."""
+    if role in ("target", "draft model"):
+        return model_account(NOWHERE, fields, OF_TARGET if role == "target" else accepted).settled()
+    return head_account(role.split(maxsplit=1)[0], NOWHERE, fields, accepted).settled()
