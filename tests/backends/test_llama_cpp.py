@@ -220,17 +220,25 @@ class TestReal:
         assert counts.num_drafts == len(drafted)
         assert counts.num_draft_tokens == sum(item.num_proposed_tokens for item in drafted)
 
-    def test_a_draft_model_that_is_loaded_and_not_used_is_refused(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("speculation", "evidence"),
+        [
+            ("-md {drafter}/model.gguf --spec-draft-n-max 4", "draft_n = 0"),
+            ("{speculation} --spec-draft-p-min 0.9", "expected K = 4 draft tokens in every step"),
+        ],
+        ids=["never used", "rarely used"],
+    )
+    def test_a_draft_model_that_does_not_draft_k_tokens_is_refused(self, tmp_path, speculation, evidence):
         """The adapter's own command once: -md without --spec-type. The table printed a speedup of 1.57."""
         plan = plan_of(tmp_path, "draft_model", "backend=server", *SMALLEST)
         (cell,) = plan.cells
-        command = cell.server.command.replace("{speculation}", "-md {drafter}/model.gguf --spec-draft-n-max 4")
+        command = cell.server.command.replace("{speculation}", speculation)
         run_cells(
             replace(plan, cells=(replace(cell, server=replace(cell.server, command=command)),)), tmp_path, Silent(), []
         )
         (record,) = (item.record for item in read_results(tmp_path).cells)
         assert [item.error for item in record.failures] == ["RefusedArm"] and not record.requests
-        assert "draft_n = 0" in record.failures[0].message
+        assert evidence in record.failures[0].message
 
     def test_every_request_of_a_plain_client_is_answered(self, tmp_path):
         """20 of 40 requests failed on connections that the server announced to keep; a baseline that drafts is none."""

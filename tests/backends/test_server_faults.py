@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from harness.analysis.results import read_results
+from harness.backends.server import notes
+from harness.backends.server.draft_evidence import NUM_MISSING
 from harness.backends.server.server import ServerBackend
 from harness.config.drafting import DraftingConfig
 from harness.config.models import DrafterConfig, DrafterKind
@@ -14,7 +16,7 @@ from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
 from kernels.methods import VerificationMethod
 from tests.support.scripted_server import ScriptedServer
-from tests.support.server_cells import DEPTH, assert_rounds_of, cell_on, run_on, scripts_of
+from tests.support.server_cells import DEPTH, MAX_TOKENS, assert_rounds_of, cell_on, run_on, scripts_of
 from tests.support.server_scripts import SEEDS, script_of
 
 
@@ -164,6 +166,36 @@ def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
     assert f"expected drafter={kind.value}, found a server that reports no drafted token in" in message
     assert ("draft_n = 0" in message) == (format_ == "llama_cpp")
     assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("format_", "num_held"),
+    [("llama_cpp", 0), ("llama_cpp", 3), ("vllm_0.33", 0), ("vllm_0.25", 0)],
+    ids=["steps", "a block", "steps of vllm", "a block of vllm"],
+)
+def test_drafts_shorter_than_k_are_refused_or_told(tmp_path, format_, num_held):
+    """Would catch "K = 3" of a llama.cpp with a least probability, which drafts in few steps; vLLM may cut drafts by
+    its own budget."""
+    with ScriptedServer(format_, DEPTH, cuts_drafts=True, num_held=num_held) as server:
+        # every answer ends with fewer drafts, for want of room
+        cell = cell_on(server, num_requests=8, num_blocks=1)
+        cell = replace(cell, decoding=replace(cell.decoding, max_new_tokens=60, ignore_eos=True))
+        (record,), _ = run_on(tmp_path, cell)
+    if format_ == "llama_cpp":
+        assert [item.error for item in record.failures] == ["RefusedArm"] and not record.requests
+        message = record.failures[0].message
+        assert "expected K = 3 draft tokens in every step" in message and "--spec-draft-p-min 0" in message
+    else:
+        assert not record.failures and notes.SHORT_DRAFTS in record.fallbacks
+        assert record.blocks[0].reported[NUM_MISSING] > 0
+
+
+@pytest.mark.parametrize("format_", ["llama_cpp", "vllm_0.33", "vllm_0.25"])
+def test_drafts_that_the_end_cuts_are_no_shorter_than_k(tmp_path, format_):
+    """Would catch an arm that is refused, or doubted, for the last drafts of its answers."""
+    with ScriptedServer(format_, DEPTH, cuts_at=MAX_TOKENS) as server:
+        (record,), _ = run_on(tmp_path, cell_on(server, num_requests=12, num_blocks=1))
+    assert not record.failures and notes.SHORT_DRAFTS not in record.fallbacks
 
 
 @pytest.mark.parametrize(

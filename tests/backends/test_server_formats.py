@@ -116,7 +116,9 @@ def test_llama_cpp_is_told_which_drafter_to_use():
         return " ".join(ADAPTERS[Engine.llama_cpp](cell, "draft.gguf").speculation())
 
     assert speculation(kind=DrafterKind.none) == ""
-    of_model = f"-md draft.gguf --spec-type draft-simple --spec-draft-n-max {DEPTH}"
+    of_model = (
+        f"-md draft.gguf --spec-type draft-simple --spec-draft-n-max {DEPTH} --spec-draft-p-min 0 --spec-draft-n-min 0"
+    )
     assert speculation(kind=DrafterKind.draft_model) == of_model
     sizes = f"--spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m {DEPTH} --spec-ngram-simple-min-hits 1"
     assert speculation(kind=DrafterKind.ngram, ngram_min=2, ngram_max=2) == f"--spec-type ngram-simple {sizes}"

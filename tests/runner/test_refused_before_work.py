@@ -311,6 +311,17 @@ def test_what_is_not_on_this_machine_is_said(given, message, how, tmp_path, monk
     assert message in refused(how, settings, tmp_path / "run", monkeypatch, capsys)
 
 
+def test_options_of_a_server_in_the_environment_are_said(tmp_path, monkeypatch, capsys):
+    """Would catch a llama.cpp that drafts fewer tokens than K, or drafts in a baseline, by a variable that no row
+    names."""
+    monkeypatch.setenv("LLAMA_ARG_HOST", "0.0.0.0")
+    monkeypatch.setenv("LLAMA_ARG_SPEC_DRAFT_P_MIN", "0.9")
+    given = [*SERVED, "server=llama_cpp", "server.command='sh {port} {speculation}'"]
+    given += ["drafter.ngram_min=2", "drafter.ngram_max=2"]
+    line = refused([], given, tmp_path / "run", monkeypatch, capsys)
+    assert "found in the environment LLAMA_ARG_SPEC_DRAFT_P_MIN; unset them" in line
+
+
 @pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])
 def test_a_server_that_is_not_there_or_has_another_model_is_said(how, tmp_path, monkeypatch, capsys):
     """Would catch cells that all fail, each with a record of it, and a report of these alone."""

@@ -56,6 +56,10 @@ class ScriptedServer:
     """Requests that llama.cpp answers at a time."""
     num_held: int = 0
     """Tokens of every answer that llama.cpp holds back, as of a character that is not whole yet: its second ones."""
+    cuts_drafts: bool = False
+    """Steps draft no more tokens than are accepted, some none, as by a least probability."""
+    cuts_at: int = 0
+    """Limit of answers: steps draft no more tokens than are left up to it, but for the one that comes anyway."""
     num_cached: int = 0
     """Prompt tokens from its prefix cache."""
     detail: str = "detailed"
@@ -179,7 +183,7 @@ class ScriptedServer:
         accepted = [0, *script.accepted] if script.accepted else [0] * len(script.sizes)
         num, drafted, taken, text = 0, 0, 0, ""
         for place, size in enumerate(script.sizes):
-            drafted += script.depth if place and script.accepted else 0
+            drafted += self.drafted(script)[place - 1] if place and script.accepted else 0
             taken += accepted[place] + (fault == "backwards" and place == 2) * (script.depth - accepted[place] - 5)
             for _ in range(size):
                 num += 1
@@ -229,7 +233,7 @@ class ScriptedServer:
         if self.format in ("vllm_0.32", "vllm_0.33"):
             if fault == "backwards":
                 accepted = [script.depth] * (steps + 5)
-            drafted = [script.depth] * len(accepted)
+            drafted = [script.depth] * len(accepted) if fault == "backwards" else self.drafted(script)
             found = {
                 "mean_acceptance_length": 1 + sum(accepted) / max(1, steps),
                 "acceptance_histogram": histogram,
@@ -239,7 +243,10 @@ class ScriptedServer:
                 "num_spec_tokens": script.depth,
             }
             if steps and self.detail == "detailed":
-                found |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+                listed = [place for place, number in enumerate(drafted) if number]
+                found["num_spec_steps"] = len(listed)
+                found |= {"per_step_accepted": [accepted[place] for place in listed]}
+                found |= {"per_step_drafted": [drafted[place] for place in listed]}
             if fault == "incomplete":
                 del found["per_step_drafted"]
             return {"metrics": {"speculative_decoding": found}}
@@ -254,10 +261,20 @@ class ScriptedServer:
             return {"sglext": {"spec_tokens_details": found}}
         return {}
 
+    def drafted(self, script):
+        """Draft tokens of each step."""
+        if self.cuts_drafts:
+            return list(script.accepted)
+        if not self.cuts_at:
+            return [script.depth] * len(script.accepted)
+        left = [self.cuts_at - sum(script.sizes[:place]) for place in range(1, len(script.sizes))]
+        return [min(script.depth, max(num - 1, accepted)) for num, accepted in zip(left, script.accepted, strict=True)]
+
     def count(self, script):
         """Add an answer to the server's counters."""
         self.counts["tokens"] += script.num_tokens
-        self.counts["drafts"] += len(script.accepted)
+        self.counts["drafts"] += sum(number > 0 for number in self.drafted(script))
+        self.counts["drafted"] += sum(self.drafted(script))
         self.counts["accepted"] += sum(script.accepted)
         for place in range(script.depth):
             self.counts["drafted", place] += len(script.accepted)
@@ -279,7 +296,7 @@ class ScriptedServer:
             values = {
                 "tokens_predicted" if engine == "llamacpp" else "generation_tokens": counts["tokens"],
                 "spec_decode_num_drafts": counts["drafts"],
-                "spec_decode_num_draft_tokens": self.depth * counts["drafts"],
+                "spec_decode_num_draft_tokens": counts["drafted"],
                 "spec_decode_num_accepted_tokens": counts["accepted"],
             }
             for name, value in values.items():

@@ -55,6 +55,9 @@ class Adapter:
     """Tokens at the end of an answer that it may not tell."""
     tells_every_step: ClassVar[bool] = False
     """Whether steps without drafts are told apart from those whose draft was rejected."""
+    full_depth: ClassVar[str] = ""
+    """Options with which every step of a drafter with a model drafts K tokens, unless fewer are left; empty where an
+    engine may draft fewer by itself, as under a budget of tokens."""
     notes: ClassVar[Mapping[Knowledge, tuple[str, ...]]] = {}
     """What readers of this engine's drafts must know, by how they are known."""
 

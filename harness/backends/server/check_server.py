@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,8 @@ from harness.config.schema import SettingsError
 from harness.config.server import ServerConfig
 
 _LIMIT_S = 4.0
+_COMMAND_NAMES = ("LLAMA_ARG_HOST", "LLAMA_ARG_PORT")
+"""Those that every command overrules; images of llama.cpp set the first."""
 _IS_MODULE_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
@@ -25,12 +28,14 @@ def check_server(server: ServerConfig) -> None:
 
     Raises:
         SettingsError: the command cannot be split into arguments, the folder of server.environment has no interpreter,
-            there is no such program, or no such module; or the server that runs does not answer, or has another model.
+            there is no such program, or no such module; a variable of the environment is an option of the server; or
+            the server that runs does not answer, or has another model.
     """
     python = None if server.environment is None else checked_python(server.environment)
     if server.url is not None:
         _check_answers(server.url, server.model)
         return
+    check_variables(server)
     if server.command is None:
         return
     try:
@@ -52,6 +57,17 @@ def check_server(server: ServerConfig) -> None:
         )
     if words[1:2] == ["-m"] and len(words) > 2 and PurePath(words[0]).name.startswith("python"):
         _check_module(words[0], words[2].partition(".")[0])
+
+
+def check_variables(server: ServerConfig) -> None:
+    """Raise SettingsError where the environment holds options of a server that is to be started: no row names them."""
+    first = server.traits.option_variables
+    found = sorted(name for name in os.environ if first and name.startswith(first) and name not in _COMMAND_NAMES)
+    if found:
+        raise SettingsError(
+            f"server={server.engine.value}: expected its options in server.command, which results name, found in the "
+            f"environment {', '.join(found)}; unset them, or give the options in server.command"
+        )
 
 
 def _check_answers(url: str, model: str | None) -> None:

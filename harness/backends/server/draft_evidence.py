@@ -12,6 +12,8 @@ from typing import Any
 
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
+from harness.records.counts import DraftCounts
+from harness.records.request import FinishReason, RequestRecord
 from harness.records.schema import CellRecord
 
 IN_ANSWERS = (
@@ -22,6 +24,9 @@ IN_ANSWERS = (
 """Where llama.cpp, vLLM and SGLang count the draft tokens of an answer."""
 IN_COUNTERS = re.compile(r"spec_decode_(num_draft|drafted)_tokens_total$|spec_verify_calls_total$")
 """Counters of vLLM, llama.cpp, TensorRT-LLM and SGLang that stand still without drafts."""
+
+NUM_MISSING = "client:num_missing_draft_tokens"
+"""Draft tokens by which steps fell short of K, among what is reported of a block."""
 
 
 def told_of_drafts(replies: Sequence[Reply]) -> dict[str, int]:
@@ -58,8 +63,36 @@ def told_by_record(record: CellRecord) -> tuple[int, dict[str, float]]:
     told: dict[str, float] = {}
     for block in record.blocks:
         for name, value in block.reported.items():
-            told |= {name: told.get(name, 0) + value} if "draft" in name else {}
+            of_server = "draft" in name and name != NUM_MISSING
+            told |= {name: told.get(name, 0) + value} if of_server else {}
     return num_drafted, told
+
+
+def num_missing_in(request: RequestRecord, depth: int, max_new_tokens: int) -> int:
+    """Draft tokens by which the steps of a request, behind its prefill, fell short of K and of what was left to write.
+
+    Args:
+        request: a step has room for one draft token less than are left; of counts alone it is the least number.
+        depth: K.
+        max_new_tokens: limit of the request; a lower one of the server shows where it ended for its length.
+    """
+    if request.counts is not None:
+        return num_missing_of(request.counts, 1, depth)
+    left = request.num_output_tokens if request.finish_reason is FinishReason.length else max_new_tokens
+    found = 0
+    for place, item in enumerate(request.rounds):
+        found += max(0, min(depth, left - 1) - item.num_proposed_tokens) if place else 0
+        left -= item.num_output_tokens
+    return found
+
+
+def num_missing_of(counts: DraftCounts, num_requests: int, depth: int) -> int:
+    """The same of drafts that are known by their counts alone, at least.
+
+    Towards its end an answer has room for K - 1 draft tokens in one step at most, for K - 2 in one, and so on.
+    """
+    at_the_end = num_requests * (depth * (depth - 1) // 2)
+    return max(0, counts.num_drafts * depth - counts.num_draft_tokens - at_the_end)
 
 
 def evidence(told: Mapping[str, float]) -> str:

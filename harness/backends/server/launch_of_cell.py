@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.backends.server.adapter import Adapter
+from harness.backends.server.check_server import check_variables
 from harness.backends.server.interpreter import checked_python
 from harness.backends.server.process import Launch, launch_of
 from harness.backends.server.random_models import served_target
@@ -29,9 +30,10 @@ def launch_of_cell(cell: CellConfig, adapter: Adapter, num_tokens: int | None = 
 
     Raises:
         ValueError: server.command cannot be split into arguments, or (SettingsError) server.environment has no
-            interpreter.
+            interpreter, or a variable of the environment is an option of the server.
     """
     server = cell.server
+    check_variables(server)
     assert server.command is not None, "checked when the run was composed"
     assert num_tokens is not None or not sets_context(cell), "known once the prompts are"
     num_slots = cell.backend.max_concurrency

@@ -18,6 +18,10 @@ PLACES_ARE_GUESSED = (
     "token as well: drafts are in their order, but acceptance by context length, and what counts as evidence at the "
     "end of an answer, are uncertain"
 )
+SHORT_DRAFTS = (
+    "some steps drafted fewer than K tokens although more were left to write (client:num_missing_draft_tokens of each "
+    "block): the engine cuts drafts by itself, or has steps without"
+)
 ENDED_EARLY = (
     "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
     "max_new_tokens in the model's generation_config.json"

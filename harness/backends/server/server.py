@@ -14,7 +14,15 @@ from harness.backends.server.adapter import Adapter, Evidence
 from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
-from harness.backends.server.draft_evidence import counted_drafts, evidence, told_by_record, told_of_drafts
+from harness.backends.server.draft_evidence import (
+    NUM_MISSING,
+    counted_drafts,
+    evidence,
+    num_missing_in,
+    num_missing_of,
+    told_by_record,
+    told_of_drafts,
+)
 from harness.backends.server.get import NoAnswer, get_json, model_served
 from harness.backends.server.handed_over import HandedOver
 from harness.backends.server.launch_of_cell import launch_of_cell, sets_context
@@ -198,11 +206,12 @@ class ServerBackend:
                 return False
             if not self._is_as_named(found, played, before):
                 return False
+            reported = self._reported(played, self._num_missing(found.requests))
             self._look_at(played, Counters(), found.requests)
             self._know(found.knowledge)
             failures = (*played.failures, *found.failures, *self._check_tokens(played))
             keep(BackendRun(found.requests, played.wall_s, played.num_skipped_turns, failures=failures))
-            taken.add(played, found, self._reported(played))
+            taken.add(played, found, reported)
             return True
 
         before = read_counters(self._url, self.adapter.metrics_path)
@@ -223,6 +232,8 @@ class ServerBackend:
         told = taken.told_with(played) | counted_drafts(added)
         self._check_drafts(found, counts, taken, told, may_be_lost=bool(failures or found.failures))
         failures += (*found.failures, *self._check_tokens(played))
+        by_block = None if failures or found.knowledge or taken.num_requests else counts
+        num_missing = self._num_missing(found.requests, by_block)
         self._look_at(played, added, found.requests, taken.num_output_tokens)
         if found.requests:
             self._know(found.knowledge or (Knowledge.arrivals if counts is None else Knowledge.blocks))
@@ -232,7 +243,7 @@ class ServerBackend:
             wall_s=played.wall_s,
             num_skipped_turns=played.num_skipped_turns,
             counts=counts,
-            reported={**added.reported, **taken.reported_with(self._reported(played)), **own},
+            reported={**added.reported, **taken.reported_with(self._reported(played, num_missing)), **own},
             failures=tuple(failures),
         )
 
@@ -256,8 +267,32 @@ class ServerBackend:
         limit, check = self.cell.decoding.max_new_tokens, self.prompts.answer_check
         return recorded(played, self.adapter, limit, check, taken.knowledge, counts)
 
-    def _reported(self, played: LoadResult) -> dict[str, float]:
-        return self.adapter.reported([item.reply for item in played.answered])
+    def _reported(self, played: LoadResult, num_missing: int) -> dict[str, float]:
+        found = self.adapter.reported([item.reply for item in played.answered])
+        return found | ({NUM_MISSING: float(num_missing)} if num_missing else {})
+
+    def _num_missing(self, requests: Sequence[RequestRecord], counts: DraftCounts | None = None) -> int:
+        """Draft tokens by which the steps of a drafter with a model fell short of K, of which a note tells.
+
+        Args:
+            requests: of a block, or a part of it.
+            counts: of the block, where its requests tell nothing.
+
+        Raises:
+            RefusedArm: some did on an engine that always drafts K tokens if it is told so.
+        """
+        depth, limit = self.adapter.num_tokens, self.cell.decoding.max_new_tokens
+        if not self.cell.drafter.has_model:
+            return 0
+        found = sum(num_missing_in(item, depth, limit) for item in requests)
+        found += 0 if counts is None else num_missing_of(counts, len(requests), depth)
+        if found and self.adapter.full_depth:
+            raise RefusedArm(
+                f"expected K = {depth} draft tokens in every step, unless fewer are left to write, found {found} too "
+                f"few in {len(requests)} answers; start the server with {self.adapter.full_depth}"
+            )
+        self._notes |= {notes.SHORT_DRAFTS: None} if found else {}
+        return found
 
     def _know(self, knowledge: Knowledge) -> None:
         """All of the cell is known as well as the part that is known worst."""

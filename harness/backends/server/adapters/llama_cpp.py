@@ -88,6 +88,7 @@ class LlamaCppAdapter(Adapter):
     # announces keep-alive, and closes after a streamed answer
     keeps_connections: ClassVar[bool] = False
     tells_every_step: ClassVar[bool] = True
+    full_depth: ClassVar[str] = "--spec-draft-p-min 0 --spec-draft-n-min 0"
     # a character of four bytes that is not whole
     num_held: ClassVar[int] = 3
 
@@ -99,7 +100,8 @@ class LlamaCppAdapter(Adapter):
             sizes = (f"{option}-size-n", str(self.cell.drafter.ngram_max), f"{option}-size-m", str(self.num_tokens))
             return "--spec-type", "ngram-simple", *sizes, f"{option}-min-hits", "1"
         drafter = str(gguf_in(self.drafter) or self.drafter)
-        return "-md", drafter, "--spec-type", "draft-simple", "--spec-draft-n-max", str(self.num_tokens)
+        depth = ("--spec-draft-n-max", str(self.num_tokens), *self.full_depth.split())
+        return "-md", drafter, "--spec-type", "draft-simple", *depth
 
     def served_target(self, path: str, folder: Path) -> str:
         return str(gguf_in(path) or path)
