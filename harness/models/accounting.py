@@ -13,7 +13,17 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.models.checkpoint import INDEX, SINGLE, CheckpointError, files_beside, first_names, read_json
+from harness.models.checkpoint import (
+    INDEX,
+    SINGLE,
+    CheckpointError,
+    files_beside,
+    first_names,
+    read_fields,
+    read_json,
+    without_nulls,
+)
+from harness.models.contradictions import TAKE_OUT, contradictions
 from harness.models.known_fields import (
     CORRECT,
     DEFAULTS,
@@ -163,11 +173,20 @@ class Account:
         self._missing: list[str] = []
         self._assumptions: list[str] = []
         self._harmless: frozenset[str] | None = None
-        self.fields = self._read(CONFIG, fields, layout) if layout else dict(fields)
+        stated = without_nulls(fields)
+        self.fields = self._read(CONFIG, stated, layout) if layout else stated
         self._look_beside()
 
     def _read(self, file: str, fields: Fields, layout: Layout, prefix: str = "") -> dict[str, Any]:
         """Account for the fields of an object."""
+        for item in contradictions(fields):
+            self._add(
+                file,
+                f"{prefix}{item.name}",
+                item.value,
+                f"beside {prefix}{item.other} = {shown(item.other_value)}",
+                TAKE_OUT,
+            )
         kept = {}
         for name, value in fields.items():
             known, full_name = layout.get(name), f"{prefix}{name}"
@@ -214,7 +233,7 @@ class Account:
     def read_file(self, file: str, layout: Layout) -> None:
         """Account for the fields of another file, where there is one."""
         if (self._folder / file).is_file():
-            self._read(file, read_json(self._folder / file), layout)
+            self._read(file, read_fields(self._folder / file), layout)
 
     def take_defaults(self, place: str, fields: Fields, model_type: str) -> None:
         """Note what the configuration class fills in for fields that are not stated."""
@@ -307,8 +326,7 @@ def _what_it_changes(known: Known) -> str:
 
 def _states(fields: Fields, name: str, place: str) -> bool:
     """Whether a field, or an object that may hold it, states a value."""
-    value = fields.get(place)
-    return value is not None if not isinstance(value, Mapping) else value.get(name) is not None
+    return place in fields and (not isinstance(fields[place], Mapping) or name in fields[place])
 
 
 def _means(pattern: str, name: str) -> bool:

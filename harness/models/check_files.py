@@ -12,7 +12,15 @@ from typing import Any
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
 from harness.config.schema import SettingsError
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
-from harness.models.checkpoint import CheckpointError, named, no_tensor, other_shape, read_json, stored_tensors
+from harness.models.checkpoint import (
+    CheckpointError,
+    named,
+    no_tensor,
+    other_shape,
+    read_fields,
+    read_json,
+    stored_tensors,
+)
 from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
@@ -95,7 +103,7 @@ def _fields(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"expected a folder with a checkpoint, found no {CONFIG} in {folder}")
     if (folder / GENERATION_CONFIG).is_file():
         read_json(folder / GENERATION_CONFIG)
-    return read_json(folder / CONFIG)
+    return read_fields(folder / CONFIG)
 
 
 def _tensors(folder: Path, weights: Weights) -> dict[str, StoredTensor]:

@@ -6,7 +6,7 @@ ones can be reported. Torch is needed only where a tensor is read. This module d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -88,6 +88,21 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
+
+
+NULL_IS_A_VALUE = frozenset(("bos_token_id", "eos_token_id", "pad_token_id", "q_lora_rank", "sliding_window"))
+"""Fields in which null says that there is no such thing, where a field that is absent leaves it to a default."""
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """A config.json as `read_json` reads it, `without_nulls`."""
+    return without_nulls(read_json(path))
+
+
+def without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an object and of those in it that are there: null counts as absent, but for NULL_IS_A_VALUE."""
+    kept = {name: value for name, value in fields.items() if value is not None or name in NULL_IS_A_VALUE}
+    return {name: without_nulls(value) if isinstance(value, Mapping) else value for name, value in kept.items()}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.models.checkpoint import without_nulls
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
 from harness.records.strict_json import parse_json
@@ -69,4 +70,4 @@ def described_folder(folder: Path) -> Described | None:
     except (OSError, ValueError):
         # the loader says what is missing or broken
         return None
-    return Described(fields, source) if isinstance(fields, dict) else None
+    return Described(without_nulls(fields), source) if isinstance(fields, dict) else None

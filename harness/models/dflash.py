@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_fields
 from harness.models.cost import Cost, ModelCost
 from harness.models.decoder_layer import View, layer_types, with_slots
 from harness.models.dflash_config import DFlashConfig
@@ -141,7 +141,7 @@ def load_dflash(
     """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""
     folder = checkpoint_folder(path, revision)
     source = folder / CONFIG
-    fields = read_json(source)
+    fields = read_fields(source)
     with Checkpoint(folder) as checkpoint:
         account = head_account("dflash", folder, fields, accepted, checkpoint.names)
         config = DFlashConfig.from_dict(account.fields, target, source, choices)

@@ -116,12 +116,7 @@ class DFlashConfig:
                 f"{source}: expected num_target_layers {target.num_layers}, those of target {target.name}, found "
                 f"{num_layers!r}; the head was made for another target"
             )
-        if data.get("block_size") is not None:
-            if own.get("block_size", data["block_size"]) != data["block_size"]:
-                raise ValueError(
-                    f"{source}: expected one block_size, found {data['block_size']!r}, and {own['block_size']!r} in "
-                    f"{ORIGINAL}"
-                )
+        if "block_size" in data:
             own = own | {"block_size": data["block_size"]}
         return cls(
             layer,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
-from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, checkpoint_folder, read_fields
 from harness.models.decoder_layer import (
     View,
     head_layer_config,
@@ -112,7 +112,7 @@ def load_eagle(
     """Load a frozen EAGLE head for a target; path None is the built-in one. Raises ValueError as load_target does."""
     folder = zoo_path("eagle") if path is None else checkpoint_folder(path, revision)
     source = folder / CONFIG
-    fields = read_json(source)
+    fields = read_fields(source)
     with Checkpoint(folder) as checkpoint:
         account = head_account("eagle", folder, fields, accepted, checkpoint.names)
         config = EagleConfig.from_dict(account.fields, source)

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 
 from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_json
+from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_fields
 from harness.models.decoder_layer import (
     View,
     layer_types,
@@ -184,7 +184,7 @@ def read_head(
 ) -> AnyEagle3Head:
     """A frozen head with the weights of a folder, in either layout. Raises ValueError as load_target does."""
     source = folder / CONFIG
-    fields = read_json(source)
+    fields = read_fields(source)
     with Checkpoint(folder) as checkpoint:
         check_kind(fields, config_kind.kind, source)
         account = head_account(config_kind.kind, folder, fields, accepted, checkpoint.names)

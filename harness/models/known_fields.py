@@ -401,7 +401,7 @@ class Default:
 _SIZES = dict.fromkeys(
     ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"), Default()
 )
-_ROPE_PLACES = ("rope_parameters",)
+_ROPE_PLACES = ("rope_parameters", "rope_scaling")
 _OF_LLAMA = {
     **_SIZES,
     "hidden_act": Default("silu"),

@@ -32,6 +32,7 @@ from harness.models.checkpoint import (
     CheckpointError,
     StoredRows,
     checkpoint_folder,
+    read_fields,
     read_json,
 )
 from harness.models.decoder_layer import (
@@ -151,7 +152,7 @@ def load_mtp(
     if folder is None:
         raise ValueError(f"target {target.name}: expected a target loaded from a folder, found one made in memory")
     source = folder / CONFIG
-    fields = read_json(source)
+    fields = read_fields(source)
     count = fields.get("num_nextn_predict_layers") or 0
     if count < 1:
         raise ValueError(
@@ -171,7 +172,7 @@ def load_mtp(
                 f"{folder}: expected the tensors {prefix}* that num_nextn_predict_layers {count} announces, "
                 f"found none; the MTP layer was left out of this copy of the checkpoint"
             )
-        others = None if folder == target.path or target.path is None else read_json(target.path / CONFIG)
+        others = None if folder == target.path or target.path is None else read_fields(target.path / CONFIG)
         settled = mtp_account(folder, fields, accepted, checkpoint.names, target=others).settled()
         config = MtpConfig.for_target(
             target,

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig
 from harness.config.models import AS_FILED, Anchor, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.aux_layer_ids import default_aux_layers
-from harness.models.checkpoint import read_json
+from harness.models.checkpoint import read_fields
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
 from harness.models.dflash import DFlashHead
 from harness.models.dflash_config import DFlashConfig
@@ -157,7 +157,7 @@ def _num_drafted(config: Eagle3Config | DFlashConfig, target: TargetModel) -> in
 
 def _read(kind: str, folder: Path, accepted: Accepted) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The fields of a folder's config.json, and what is assumed of them; its tensors are not read."""
-    account = head_account(kind, folder, read_json(folder / CONFIG), accepted, ())
+    account = head_account(kind, folder, read_fields(folder / CONFIG), accepted, ())
     return account.fields, account.settled().assumptions
 
 

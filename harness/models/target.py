@@ -22,7 +22,7 @@ from harness.models.checkpoint import (
     StoredRows,
     checkpoint_folder,
     configured_by,
-    read_json,
+    read_fields,
 )
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import (
@@ -270,7 +270,7 @@ def read_config(
     it.
     """
     source = folder / CONFIG
-    fields = read_json(source)
+    fields = read_fields(source)
     if trust_remote_code and "auto_map" in fields:
         with configured_by(source):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)

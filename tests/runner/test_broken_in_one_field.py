@@ -35,6 +35,7 @@ TARGETS = {
         "eos_token_id: expected ids of tokens, found '4'",
     ),
     "tie_word_embeddings": (lambda at: model(at, tie_word_embeddings="false"), "tie_word_embeddings = 'false'"),
+    "rope_theta": (lambda at: model(at, rope_theta=5e5, rope_parameters={"rope_theta": 1e4}), "rope_theta = 500000.0"),
     "rope_scaling": (lambda at: model(at, rope_scaling="linear"), "rope_scaling = 'linear'"),
     "suppress_tokens": (
         lambda at: written(model(at) / "generation_config.json", '{"suppress_tokens": [7]}'),

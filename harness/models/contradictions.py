@@ -1,0 +1,58 @@
+"""Places of a config.json that say the same thing, and must not say two: readers differ in which of them they take.
+
+The layers that a head reads, its mask token and its anchor have several places too; `aux_layer_ids`, `head_fits` and
+`dflash_anchor` compare them. JSON only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+TAKE_OUT = "take out the one that is wrong"
+SAME = (
+    ("rope_theta", "rope_scaling.rope_theta", "rope_parameters.rope_theta"),
+    ("rope_type", "type"),
+    ("n_routed_experts", "num_local_experts"),
+    ("norm_before_fc", "eagle_config.norm_before_fc"),
+    ("block_size", "dflash_config.block_size"),
+)
+"""Fields of one meaning, of an object or of an object in it."""
+
+
+class Contradiction(NamedTuple):
+    """Two places with different values."""
+
+    name: str
+    value: Any
+    other: str
+    other_value: Any
+
+
+def contradictions(fields: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Those of an object, without fields that are null."""
+    for names in SAME:
+        found = {name: value for name in names if (value := _at(fields, name)) is not None}
+        for (name, value), (other, other_value) in pairwise(found.items()):
+            if value != other_value:
+                yield Contradiction(name, value, other, other_value)
+    scaling, parameters = fields.get("rope_scaling"), fields.get("rope_parameters")
+    if scaling and parameters and isinstance(scaling, Mapping) and isinstance(parameters, Mapping):
+        # transformers takes rope_scaling in place of the other, with the rope_theta beside it
+        theta = scaling.get("rope_theta", fields.get("rope_theta"))
+        if _rope(scaling, theta) != _rope(parameters, theta):
+            yield Contradiction("rope_scaling", scaling, "rope_parameters", parameters)
+
+
+def _at(fields: Mapping[str, Any], place: str) -> Any:
+    outer, _, inner = place.rpartition(".")
+    section = fields.get(outer) if outer else fields
+    return section.get(inner) if isinstance(section, Mapping) else None
+
+
+def _rope(parameters: Mapping[str, Any], theta: Any) -> dict[str, Any]:
+    """What they ask for, the type under one name; theta is what counts where they state none."""
+    rope_type = parameters.get("rope_type") or parameters.get("type") or "default"
+    others = {name: value for name, value in parameters.items() if name != "type"}
+    return {"rope_theta": theta, **others, "rope_type": rope_type}
