@@ -71,7 +71,7 @@ def _verify(
     )
     sampling = _group(Sampling, named, "", SAMPLING, truncates, is_mixed)
     named_method = NAMED_METHODS[method]
-    verification = Verification(named_method, **named_method.kind.of_numbers(parameters).parameters)
+    verification = Verification(named_method).with_rule(named_method.kind.of_numbers(parameters))
     num_requests, width = draft_token_ids.shape
     found = core_of(target_logits.device, num_requests, width, counters).verify(
         target_logits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .methods import Guarantee, Method, MethodTraits, OwnMethod, Rule, TreeMethod, VerificationMethod
@@ -28,6 +28,19 @@ class Verification:
             )
         object.__setattr__(self, "method", method)
         object.__setattr__(self, "rule", method.rule(**parameters))
+
+    def with_rule(self, rule: Rule) -> Verification:
+        """The same method with other parameters."""
+        changed = object.__new__(Verification)
+        method = replace(self.method, own=rule) if isinstance(self.method, OwnMethod) else self.method
+        object.__setattr__(changed, "method", method)
+        object.__setattr__(changed, "rule", rule)
+        return changed
+
+    def at(self, num_draft_tokens: int) -> Verification:
+        """The method as the sampling core takes it for drafts of so many tokens, its open parameters chosen."""
+        rule = self.rule.at(num_draft_tokens)
+        return self if rule is self.rule else self.with_rule(rule)
 
     @property
     def traits(self) -> MethodTraits:

@@ -70,8 +70,8 @@ def method_rank(cell: CellResult) -> tuple[int, float, tuple[bool, bool, str], i
     a fixed shape and dynamic ones."""
     name = method_name(cell)
     order = METHOD_ORDER.index(name) if name in METHOD_ORDER else len(METHOD_ORDER)
-    given = cell.record.config["verification"]
-    accepted = float(sum(given.get("synthetic_rates", ())) + sum(map(sum, given.get("synthetic_tree_rates", ()))))
+    given = cell.record.config["verification"] if _has(name, "ignores_tokens") else {}
+    accepted = float(sum(given.get("rates", ())) + sum(map(sum, given.get("tree_rates", ()))))
     tree = shape(cell)
     shapes = (tree != "", is_dynamic(tree), tree)
     return order, accepted, shapes, DRAFT_ORDER.index(cell["draft_sampling"]), cell["verification"], cell.cache_text

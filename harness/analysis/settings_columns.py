@@ -20,7 +20,7 @@ from harness.config.usage import used_settings
 from harness.config.view import SettingsView
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at
-from kernels.methods import NAMED_METHODS, settings_of
+from kernels.methods import NAMED_METHODS
 
 
 def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
@@ -152,9 +152,8 @@ class SettingReader:
 
 def _verification(method: str, config: Mapping[str, Any]) -> str:
     """The method, with the parameters that it uses; a profile stands for its rates."""
-    given = {name: config.get(name) for name in settings_of(method)}
-    if given.get("profile"):
-        del given["synthetic_rates"], given["synthetic_tree_rates"]
+    of_profile = ("rates", "tree_rates") if config.get("profile") else ()
+    given = {name: value for name, value in config.items() if name not in ("method", *of_profile)}
     text = ", ".join(f"{name}={_plain(value)}" for name, value in given.items() if value not in (None, []))
     return f"{method}({text})" if text else method
 

@@ -20,11 +20,18 @@ from harness.config.drafting import (
 )
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.server import ServerConfig
+from harness.config.tree import DynamicTree, most_children
 from harness.config.tree_combinations import TREE_COMBINATIONS
+from harness.config.union import Union
+from harness.config.verification import VERIFICATION
 from harness.config.workload import WorkloadConfig
-from kernels.methods import DraftSampling, SiblingDraws
+from kernels.methods import DraftSampling, OwnMethod, SiblingDraws, VerificationMethod
+from kernels.verification import Verification
+
+UNIONS: dict[str, Union] = {union.section: union for union in (VERIFICATION,)}
+"""The sections of a cell whose value is one of several dataclasses."""
 
 
 class InvalidCombinationError(ValueError):
@@ -43,7 +50,7 @@ class CellConfig:
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
     drafting: DraftingConfig = field(default_factory=DraftingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    verification: VerificationConfig = field(default_factory=VerificationConfig)
+    verification: Verification = field(default_factory=lambda: Verification(VerificationMethod.probabilistic))
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
@@ -62,7 +69,7 @@ class CellConfig:
         """The objects of the user's own that it uses, by setting."""
         named: dict[str, object] = {"backend.kind": self.backend.kind, "drafter.kind": self.drafter.kind}
         if not self.is_baseline:
-            named["verification.method"] = self.verification.method
+            named["verification.method"] = self.verification.method.value
         if self.constraint.policy is not None:
             named["constraint.parser"] = self.constraint.parser
         return {key: ImportPath(name) for key, name in named.items() if isinstance(name, str) and is_import_path(name)}
@@ -84,7 +91,7 @@ class CellConfig:
             return DraftSampling[choice.name]
         if not self.drafter.has_model or self.drafts_dynamic_tree:
             return DraftSampling.greedy
-        if self.is_served and not isinstance(self.verification.method, ImportPath):
+        if self.is_served and not isinstance(self.verification.method, OwnMethod):
             of_engine = self.server.traits.drafts_of(self.verification.method)
             return self.verification.traits.draft_samplings[0] if of_engine is None else of_engine[0]
         return self.verification.traits.draft_samplings[0]
@@ -123,11 +130,20 @@ class CellConfig:
             return SiblingDraws[choice.name]
         return siblings_of(self.verification.traits)
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the method cannot verify drafts of this number and shape; None if it can."""
+        shape, levels = self.drafting.tree_shape, None
+        if shape is not None:
+            levels = [shape.width] * shape.depth if isinstance(shape, DynamicTree) else most_children(shape)
+        return self.verification.rule.refusal(self.drafting.num_speculative_tokens, levels)
+
     def invalid_reason(self) -> str | None:
         """Why this combination of settings is invalid; None if it is valid, as the baseline always is."""
         for applies, reason in INVALID_COMBINATIONS:
             if not self.is_baseline and applies(self):
-                return reason.format(**vars(self), draft_sampling=self.draft_sampling, siblings=self.siblings)
+                found = {name: getattr(self, name) for name in ("draft_sampling", "siblings", "refusal")}
+                return reason.format(**vars(self), **found)
         return None
 
 
@@ -138,7 +154,7 @@ def _samplings(cell: CellConfig) -> tuple[DraftSampling, ...]:
 def _lacks_method(cell: CellConfig) -> bool:
     """Whether the engine that serves does not verify such drafts in this way."""
     method = cell.verification.method
-    found = None if isinstance(method, ImportPath) else cell.server.traits.drafts_of(method)
+    found = None if isinstance(method, OwnMethod) else cell.server.traits.drafts_of(method)
     return cell.is_served and cell.draft_sampling not in (found or ())
 
 
@@ -155,16 +171,6 @@ def _lacks_sizes(cell: CellConfig) -> bool:
 
 def _draws_under_masks(cell: CellConfig) -> bool:
     return cell.constraint.is_on and cell.constraint.drafts is AnswerDrafts.masked
-
-
-def _profile_depth(cell: CellConfig) -> int | None:
-    profile = cell.verification.profile
-    return None if profile is None or profile.is_of_trees else profile.num_speculative_tokens
-
-
-def _window(cell: CellConfig) -> int:
-    verification = cell.verification.verification(cell.drafting.num_speculative_tokens)
-    return int(verification.rule.parameters.get("fly_window_size", 0))
 
 
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
@@ -247,24 +253,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "drafting.cache_dtype={drafting.cache_dtype.value} with backend.dtype=auto does not say whether it rounds the "
         "drafter's logits; give backend.dtype too",
     ),
-    (
-        lambda cell: (cell.verification.synthetic_length or 1) > cell.drafting.num_speculative_tokens + 1,
-        "verification.synthetic_length={verification.synthetic_length} is out of reach: a round emits at most K + 1 "
-        "tokens; lower it or raise drafting.num_speculative_tokens={drafting.num_speculative_tokens}",
-    ),
-    (
-        lambda cell: _profile_depth(cell) not in (None, cell.drafting.num_speculative_tokens),
-        "verification.profile={verification.profile.value} holds for "
-        "drafting.num_speculative_tokens={verification.profile.num_speculative_tokens} alone, because the rate of a "
-        "position depends on it, found {drafting.num_speculative_tokens}; or give verification.synthetic_rates",
-    ),
-    (
-        lambda cell: cell.verification.traits.defers and _window(cell) >= cell.drafting.num_speculative_tokens,
-        "verification={verification.method.value} defers a draft token for the sake of those behind it, so that "
-        "verification.fly_window_size must be less than K, found {verification.fly_window_size} (null: at least 1) "
-        "with K = {drafting.num_speculative_tokens}; lower it, or raise drafting.num_speculative_tokens above it, to 2 "
-        "or more",
-    ),
+    (lambda cell: cell.refusal is not None, "verification={verification.method.value}: {refusal}"),
     (
         lambda cell: cell.draft_sampling not in _samplings(cell),
         "verification={verification.method.value} does not take {draft_sampling.value} drafts; use "

@@ -8,51 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from harness.config.cell import CellConfig
-from harness.config.sections import GOODPUT_LIMITS, VerificationConfig
+from harness.config.sections import GOODPUT_LIMITS
 from harness.config.usage import normal_form, without_settings
 from harness.config.view import plain_values
 from kernels.methods import DraftSampling
 from kernels.random.stream_version import COUPLED_STREAM_VERSION
 
-_ADDED_LATER = (
-    "constraint",
-    "constraint.drafts",
-    "server",
-    "server.max_running",
-    "server.num_waiting",
-    "backend.prompt_tokens_beside_rounds",
-    "backend.weight_dtype",
-    "backend.kv_cache_dtype",
-    "decoding.logprobs",
-    "decoding.logprobs_mode",
-    "measurement.multi_draft_terms",
-    "drafting.min_confidence",
-    "drafting.depth",
-    "drafting.step_times",
-    "drafter.ngram_match",
-    "drafter.suffix_min",
-    "drafter.suffix_factor",
-    "drafter.suffix_history",
-    "drafter.accept_unknown",
-    "drafter.aux_layers",
-    "drafter.anchor",
-    "drafting.tree",
-    "drafting.siblings",
-    "workload.files",
-    "workload.thinking",
-    "verification.threshold_single",
-    "verification.threshold_acc",
-    "verification.fly_window_size",
-    "verification.fly_entropy_threshold",
-    "verification.fly_entropy_top_k",
-    "verification.synthetic_tree_rates",
-)
-"""Sections and settings that are younger than the first records: left out at their default, so that older cells keep
-their id."""
 _SUMMARY_SETTINGS = ("baseline", "num_resamples", "confidence", *GOODPUT_LIMITS)
 _WAITING_SETTINGS = ("server.start_timeout_s", "server.log_folder", "server.environment")
 _PROMPT_SETTINGS = (
@@ -88,11 +53,8 @@ def determinants(
         A dict for `harness.records.files.identity`; equal for cells that cannot differ in their result.
     """
     normal = normal_form(cell)
-    plain = plain_values(asdict(normal))
-    default = plain_values(asdict(CellConfig()))
-    # a profile is the rates that it stands for, whatever it is called
-    plain["verification"] = without_settings(with_rates(normal.verification), ["profile"])
-    plain = without_settings(plain, [key for key in _ADDED_LATER if _value(plain, key) == _value(default, key)])
+    # what the core takes, however it was written
+    plain = plain_values(replace(normal, verification=normal.verification.at(normal.drafting.num_speculative_tokens)))
     models: dict[str, Any] = dict(model_fingerprints or {})
     if model_fingerprints is None:
         models = {role: [plain[role][name] for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
@@ -134,18 +96,5 @@ def key_without(config: CellConfig | Mapping[str, Any], *settings: str) -> str:
         config: of a cell or of its record.
         settings: sections (`verification`) or settings (`drafting.sampling`) that are left out.
     """
-    plain = plain_values(asdict(config) if isinstance(config, CellConfig) else config)
+    plain = plain_values(config)
     return json.dumps(without_settings(plain, settings), sort_keys=True)
-
-
-def with_rates(verification: VerificationConfig) -> dict[str, Any]:
-    """The settings of a method as plain JSON values, with the rates that a named profile stands for."""
-    plain: dict[str, Any] = plain_values(asdict(verification))
-    if verification.profile is not None:
-        plain["synthetic_rates"], plain["synthetic_tree_rates"] = verification.rates, verification.tree_rates
-    return plain
-
-
-def _value(config: Mapping[str, Any], key: str) -> Any:
-    section, _, name = key.partition(".")
-    return config[section][name] if name else config[section]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.config.guarantee import Guarantee
 from harness.config.imported import is_import_path
 from harness.config.schema import settings_of
@@ -24,6 +24,8 @@ def check_recorded(config: Mapping[str, Any]) -> None:
     for setting in settings_of(CellConfig, ""):
         section, _, name = setting.key.rpartition(".")
         values = at(section, typed, Mapping[str, Any], config.get(section, {})) if section else config
+        if setting.members and values.get(UNIONS[section].tag) not in setting.members:
+            continue
         if name in values and not (setting.optional and values[name] is None):
             is_imported = setting.imports and isinstance(values[name], str) and is_import_path(values[name])
             at(setting.key, typed, str if is_imported else setting.type, values[name])

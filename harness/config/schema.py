@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
@@ -21,8 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from harness.config.cell import UNIONS
 from harness.config.imported import FORM
 from harness.config.run import ONLY_IN_FILES, RunConfig
+from harness.config.union import Union, mutable, with_lists
 
 _HARNESS = Path(__file__).resolve().parents[1]
 CONF = (_HARNESS if (_HARNESS / "conf").is_dir() else _HARNESS.parent) / "conf"
@@ -60,6 +62,8 @@ class Setting:
     doc: str
     imports: bool = False
     """Whether PACKAGE.MODULE:NAME is a value beside those of the type."""
+    members: tuple[str, ...] = ()
+    """Of a section that is a union, the members that have the setting; empty where all cells do."""
 
     @property
     def section(self) -> str:
@@ -86,8 +90,9 @@ def all_settings() -> dict[str, Setting]:
 
 def sections() -> dict[str, str]:
     """The first sentence of each section of settings."""
-    hints = typing.get_type_hints(RunConfig)
-    return {name: inspect.cleandoc(hint.__doc__ or "") for name, hint in hints.items() if is_dataclass(hint)}
+    hints = {name: hint for name, hint in typing.get_type_hints(RunConfig).items() if is_dataclass(hint)}
+    docs = {name: inspect.cleandoc(hint.__doc__ or "") for name, hint in hints.items()}
+    return docs | {union.section: union.doc for union in UNIONS.values()}
 
 
 @cache
@@ -124,10 +129,34 @@ def settings_of(schema: type, prefix: str) -> Iterator[Setting]:
     hints, docs = typing.get_type_hints(schema), _field_docs(schema)
     for item in fields(schema):
         hint, imports, optional = _members(hints[item.name])
-        if is_dataclass(hint):
+        if item.name in UNIONS:
+            yield from _settings_of_union(UNIONS[item.name])
+        elif is_dataclass(hint):
             yield from settings_of(typing.cast(type, hint), f"{item.name}.")
         else:
             yield Setting(prefix + item.name, hint, optional, _default(item), docs.get(item.name, ""), imports)
+
+
+def _settings_of_union(union: Union) -> Iterator[Setting]:
+    """The tag, then every setting that some built-in member has, once."""
+    names: Any = Enum(union.tag, {name: name for name in union.names})  # type: ignore[misc]
+    yield Setting(union.key, names, False, names[union.default], union.tag_doc, imports=True)
+    found: dict[str, Setting] = {}
+    for name in union.names:
+        for setting in member_settings(union, name).values():
+            other = found.setdefault(setting.key, setting)
+            assert (other.type, other.optional) == (setting.type, setting.optional), f"two types of {setting.key}"
+            found[setting.key] = replace(other, members=(*other.members, name))
+    yield from found.values()
+
+
+@cache
+def member_settings(union: Union, name: str) -> dict[str, Setting]:
+    """The settings of one member of a union by key, those of a member of the user's own too."""
+    return {
+        setting.key: replace(setting, type=with_lists(setting.type), default=mutable(setting.default))
+        for setting in settings_of(union.kind_of(name), f"{union.section}.")
+    }
 
 
 def _default(item: Field[Any]) -> Any:
@@ -160,7 +189,7 @@ def _field_docs(schema: type) -> dict[str, str]:
     """Docstrings under the fields of a dataclass and of those it derives from."""
     docs: dict[str, str] = {}
     for base in reversed([base for base in schema.__mro__ if is_dataclass(base)]):
-        body = _class_bodies(base.__module__)[base.__name__]
+        body = _class_bodies(base.__module__).get(base.__name__, [])
         for statement, after in pairwise(body):
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 text = _string_statement(after)

@@ -1,4 +1,4 @@
-"""The typed settings of a cell that have no file of their own: decoding, verification, backend, measurement.
+"""The typed settings of a cell that have no file of their own: decoding, backend, measurement.
 
 Every field says what it means and in which unit; what one section allows is checked in its dataclass. This module does
 not know which sections fit together.
@@ -6,26 +6,16 @@ not know which sections fit together.
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from harness.config.acceptance_profiles import AcceptanceProfile
-from harness.config.imported import ImportPath, OrImported, named
+from harness.config.imported import named
 from harness.config.models import require
 from harness.config.sampling import SamplingSettings
-from kernels.methods import NAMED_METHODS, Method, MethodTraits, OwnMethod, Rule, TreeMethod, VerificationMethod
-from kernels.methods.fly import Fly
-from kernels.verification import Verification
 
 MAX_LOGPROBS = 20
 """Alternatives of an output token that a record may hold; as many as the common servers give."""
-
-
-FLY_WINDOW_SIZE = Fly.fly_window_size
-"""Where K allows it: vLLM's default too."""
 
 
 class LogprobsMode(Enum):
@@ -66,132 +56,6 @@ class DecodingConfig:
     def sampling(self) -> SamplingSettings:
         """What tokens are drawn from, of requests without parameters of their own."""
         return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
-
-
-def own_method(path: ImportPath, key: str) -> OwnMethod:
-    """The method of the user's own that a setting names: a Rule class, with its defaults, or an object of one.
-
-    Raises:
-        ValueError: there is no such rule, or it is incomplete.
-    """
-    found = path.load(key)
-    try:
-        rule = found() if isinstance(found, type) and issubclass(found, Rule) else found
-        return OwnMethod(rule, path.value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}: {error}") from error
-
-
-@dataclass
-class VerificationConfig:
-    """The rule that turns draft tokens into output tokens."""
-
-    method: OrImported[VerificationMethod | TreeMethod] = VerificationMethod.probabilistic
-    """The rule; or PACKAGE.MODULE:NAME, one of your own (kernels.methods.Rule)."""
-    epsilon: float = 0.09
-    """typical: upper bound of the acceptance threshold on the target probability."""
-    delta: float = 0.3
-    """typical: factor of exp(-entropy) in the threshold; entropy in nats."""
-    leniency: float = 1.0
-    """lenient: l in (0, 1]; 1 is probabilistic."""
-    threshold_single: float = 1.0
-    """threshold: target probability from which a draft token passes for certain, in (0, 1]."""
-    threshold_acc: float = 1.0
-    """threshold: divisor of the target probability with which it passes else, in (0, 1]; 1 is strict."""
-    synthetic_rates: list[float] = field(default_factory=list)
-    """synthetic: unconditional acceptance rate of each of the first positions, not increasing; 0 at the others, and
-    the first K where there are more, so that one list serves a sweep over K."""
-    synthetic_tree_rates: list[list[float]] = field(default_factory=list)
-    """synthetic with drafting.tree: for each depth the rates of a node's first, second and further children, given that
-    the node was accepted; at most 1 together, and 0 for depths and children beyond. What is left of 1, the rates of
-    children that a node lacks among it, ends the draft there."""
-    synthetic_length: float | None = None
-    """synthetic: mean acceptance length L <= K + 1, instead of rates: [1] * floor(L - 1) + [fraction] + zeros."""
-    profile: AcceptanceProfile | None = None
-    """synthetic: named rates of K positions, or of trees, instead of rates (sources:
-    harness/config/acceptance_profiles.py)."""
-    fly_window_size: int | None = None
-    """fly: draft tokens behind a rejected one that must pass by themselves, 1 to K - 1; null takes 6, or K - 1 where
-    that is less, which defers a draft's first token alone."""
-    fly_entropy_threshold: float = 0.3
-    """fly: least entropy of the target at which a rejected draft token may be deferred, in nats."""
-    fly_entropy_top_k: int = 3
-    """fly: most likely tokens that the entropy is summed over."""
-
-    def __post_init__(self) -> None:
-        self.method = named("verification.method", NAMED_METHODS, self.method)
-        of_trees = self.profile is not None and self.profile.is_of_trees
-        of_chains = self.profile is not None and not of_trees
-        # chains and trees of one sweep may have rates each
-        given = max(
-            bool(self.synthetic_rates) + (self.synthetic_length is not None) + of_chains,
-            bool(self.synthetic_tree_rates) + of_trees,
-        )
-        wanted = "synthetic_rates" in self.rule.kind.settings()
-        of_rates = ("synthetic_rates", "synthetic_length", "synthetic_tree_rates", "profile")
-        found = ", ".join(name for name in of_rates if getattr(self, name) not in ([], None)) or "none of them"
-        require(
-            given == int(wanted),
-            "verification.synthetic_rates, synthetic_length, profile (of trees: synthetic_tree_rates, profile)",
-            "exactly one of them with method=synthetic and none with other methods",
-            f"{found} with method={self.method.value}; clear the others, of which verification=synthetic sets both "
-            "lists (verification.synthetic_rates=[], synthetic_tree_rates=[], synthetic_length=null, profile=null)",
-        )
-        require(
-            self.synthetic_length is None or 1 <= self.synthetic_length < math.inf,
-            "verification.synthetic_length",
-            "1 or more, up to K + 1",
-            self.synthetic_length,
-        )
-        # also of methods that another choice leaves unused
-        for method in NAMED_METHODS.values():
-            method.rule(**self._parameters(method, len(self.synthetic_rates)))
-
-    @property
-    def rule(self) -> Method:
-        """The method itself, imported where it is the user's own."""
-        if not isinstance(self.method, ImportPath):
-            return self.method
-        return own_method(self.method, "verification.method")
-
-    @property
-    def traits(self) -> MethodTraits:
-        """What is true of the method."""
-        return self.rule.traits
-
-    @property
-    def rates(self) -> list[float]:
-        """Of chains, also those of a profile; empty with a mean length, and where there are none."""
-        return list(self.synthetic_rates if self.profile is None else self.profile.rates)
-
-    @property
-    def tree_rates(self) -> list[list[float]]:
-        """Of trees, also those of a profile; empty where there are none."""
-        named = () if self.profile is None else self.profile.tree_rates
-        return [list(level) for level in named or self.synthetic_tree_rates]
-
-    def verification(self, num_speculative_tokens: int) -> Verification:
-        """The method as the sampling core takes it, its synthetic rates for K positions, its window chosen."""
-        method = self.rule
-        given = {} if isinstance(method, OwnMethod) else self._parameters(method, num_speculative_tokens)
-        return Verification(method, **given)
-
-    def _parameters(self, method: VerificationMethod | TreeMethod, num_speculative_tokens: int) -> dict[str, Any]:
-        """Of these settings, the parameters of a method."""
-        rates = self.rates
-        if self.synthetic_length is not None:
-            accepted = self.synthetic_length - 1
-            rates = [min(1.0, max(0.0, accepted - position)) for position in range(num_speculative_tokens)]
-        rates = (rates + [0.0] * num_speculative_tokens)[:num_speculative_tokens]
-        window = self.fly_window_size
-        if window is None:
-            window = max(1, min(FLY_WINDOW_SIZE, num_speculative_tokens - 1))
-        changed = {
-            "synthetic_rates": tuple(rates),
-            "synthetic_tree_rates": tuple(map(tuple, self.tree_rates)),
-            "fly_window_size": window,
-        }
-        return {name: changed.get(name, getattr(self, name)) for name in method.parameter_names}
 
 
 BACKENDS = {

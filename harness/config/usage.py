@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.config.depth import PLANNER
 from harness.config.models import DRAFTERS, DrafterKind
 from harness.config.tree import is_chain
 from harness.config.view import SettingsView
-from kernels.methods import DraftSampling, VerificationMethod
+from kernels.methods import DraftSampling
 
 _OF_SOME_DRAFTERS = {
     name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
@@ -31,24 +31,6 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         ("drafting", "verification", "draft_sampling"),
         lambda view: view.value("drafter.kind") != DrafterKind.none.value,
         "with a drafter, such as drafter=eagle3",
-    ),
-    *(
-        (
-            tuple(f"verification.{name}" for name in method.kind.settings()),
-            lambda view, method=method: view.value("verification.method") == method.value,
-            f"with verification={method.value}",
-        )
-        for method in VerificationMethod
-    ),
-    (
-        ("verification.synthetic_rates", "verification.synthetic_length"),
-        lambda view: not view.drafts_tree,
-        "with verification=synthetic and without drafting.tree, for which there is verification.synthetic_tree_rates",
-    ),
-    (
-        ("verification.synthetic_tree_rates",),
-        lambda view: view.drafts_tree,
-        "with verification=synthetic and drafting.tree, such as drafting.tree=2-2",
     ),
     (
         ("drafting.cache_dtype",),
@@ -220,21 +202,37 @@ def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[st
             named = key in names or key.partition(".")[0] in names
             if named and not any(uses(view) for view in views):
                 return key, words
+        with_member = _of_other_members(key, cells)
+        if with_member is not None:
+            return key, with_member
     return None
+
+
+def _of_other_members(key: str, cells: Sequence[CellConfig]) -> str | None:
+    """With which members of a union a setting would be used, or with which drafts; None if some cell uses it."""
+    section, _, name = key.partition(".")
+    if not name or section not in UNIONS:
+        return None
+    union, having = UNIONS[section], [cell for cell in cells if UNIONS[section].has(getattr(cell, section), name)]
+    with_member = f"with {section}={' or '.join(union.members_with(name))}"
+    if not having:
+        return with_member
+    unused = [cell.verification.rule.unused(cell.drafts_tree) for cell in having]
+    return None if any(name not in found for found in unused) else f"{with_member} and {unused[0][name]}"
 
 
 def normal_form(cell: CellConfig) -> CellConfig:
     """The cell with the default of every setting that it ignores: equal for cells that cannot differ in their result.
 
-    A draft-logit cache of the drafter's own type is `auto`, which is the same; of synthetic rates the first K count.
+    A draft-logit cache of the drafter's own type is `auto`, which is the same; a method keeps what its drafts use.
     """
     view = SettingsView.of_cell(cell)
     unused = unused_settings(view)
     if view.value("drafting.cache_dtype") == view.dtype:
         unused.add("drafting.cache_dtype")
     normal: CellConfig = _reset(cell, CellConfig(), unused)
-    rates = normal.verification.synthetic_rates[: cell.drafting.num_speculative_tokens]
-    return replace(normal, verification=replace(normal.verification, synthetic_rates=rates))
+    rule = normal.verification.rule.for_drafts(normal.drafting.num_speculative_tokens, normal.drafts_tree)
+    return replace(normal, verification=normal.verification.with_rule(rule))
 
 
 def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "") -> Any:
@@ -244,7 +242,7 @@ def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "
         key, value, reset = f"{prefix}{item.name}", getattr(settings, item.name), getattr(default, item.name)
         if key in unused:
             value = reset
-        elif is_dataclass(value):
+        elif is_dataclass(value) and key not in UNIONS:
             value = _reset(value, reset, unused, f"{key}.")
         values[item.name] = value
     return replace(settings, **values)

@@ -6,11 +6,11 @@ A record may be older than a setting. This module does not know which cells use 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.config.constraint import PolicyKind
 from harness.config.drafting import cache_rounds
 from harness.config.imported import ImportPath
@@ -19,10 +19,16 @@ from kernels.methods import DraftSampling
 
 
 def plain_values(value: Any) -> Any:
-    """Settings as plain JSON values: enums by value, tuples as lists."""
+    """Settings as plain JSON values: enums by value, tuples as lists, a union as its tag beside the fields."""
     if isinstance(value, Enum | ImportPath):
         return value.value
-    if isinstance(value, dict):
+    for union in UNIONS.values():
+        if isinstance(value, union.kind):
+            name, values = union.parts(value)
+            return {union.tag: name} | plain_values(values)
+    if is_dataclass(value):
+        return {item.name: plain_values(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
         return {key: plain_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_values(item) for item in value]
@@ -47,7 +53,7 @@ class SettingsView:
         """The view of a composed cell."""
         found = {"draft_sampling": cell.draft_sampling.value}
         found |= {"device": cell.backend.device, "dtype": cell.backend.dtype}
-        return cls.of_record(plain_values(asdict(cell)) | found)
+        return cls.of_record(plain_values(cell) | found)
 
     @classmethod
     def of_record(cls, config: Mapping[str, Any]) -> SettingsView:

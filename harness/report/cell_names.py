@@ -13,12 +13,12 @@ from typing import Any
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Group, method_rank
 from harness.analysis.definitions import LABEL_NOTES
-from harness.config.acceptance_profiles import AcceptanceProfile
 from harness.config.guarantee import RANDOM_WEIGHTS
 from harness.config.models import Weights, drafter_traits
 from harness.config.tree import is_chain, is_dynamic
 from harness.records.shared_cores import beside_other_workers
 from harness.report.loop_notes import LOOPS_NOTE, is_looping
+from kernels.methods.acceptance_profiles import AcceptanceProfile
 
 MINUS = " − "
 DISTURBED = "†"
@@ -195,9 +195,9 @@ def _profile_note(cell: CellResult) -> list[str]:
     if cell.is_baseline or name is None:
         return []
     sources = {item.value: item.source for item in AcceptanceProfile}
-    rates, beside = ", ".join(f"{rate:g}" for rate in config["synthetic_rates"]), "position"
-    if config.get("synthetic_tree_rates"):
-        levels = config["synthetic_tree_rates"]
+    rates, beside = ", ".join(f"{rate:g}" for rate in config["rates"]), "position"
+    if config.get("tree_rates"):
+        levels = config["tree_rates"]
         rates = ", ".join("/".join(f"{rate:g}" for rate in level) for level in levels)
         beside = "depth, of the first / second / further child of an accepted node"
     return [f"profile {name}: acceptance rates {rates} by {beside}; {sources.get(name, 'source not known here')}."]

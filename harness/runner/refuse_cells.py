@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from harness.backends.backend import backend_class
 from harness.config.cell import CellConfig
@@ -56,11 +55,11 @@ def refuse_unreadable(groups: Sequence[Group]) -> None:
 
 def _differences(one: CellConfig, other: CellConfig) -> list[str]:
     """Every setting in which two cells differ, with both values."""
-    first, second = plain_values(asdict(one)), plain_values(asdict(other))
+    first, second = plain_values(one), plain_values(other)
     return [
-        f"{section}.{name} ({json.dumps(value)}, {json.dumps(second[section][name])})"
+        f"{section}.{name} ({json.dumps(value)}, {json.dumps(second[section].get(name))})"
         for section, values in first.items()
         if isinstance(values, dict)
         for name, value in values.items()
-        if value != second[section][name]
+        if value != second[section].get(name)
     ]

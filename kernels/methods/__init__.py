@@ -1,6 +1,6 @@
 """The verification methods: a module each, with its parameters, what is true of it, and its rule on both cores.
 
-    rule.py            what a rule is
+    rule.py, traits.py what a rule is, and what is true of one
     table.py           names -> modules
     own.py             a method of the user's own
     NAME.py            a method: parameters, traits, rule on the reference core; imports no torch at its top
@@ -13,17 +13,9 @@ Settings and reports read this package: it imports neither torch nor triton.
 from collections.abc import Callable
 
 from .own import NOT_FOR_OWN, OwnMethod
-from .rule import (
-    ANY_DRAFTS,
-    OWN_NOISE,
-    SMALLEST_REST,
-    DraftSampling,
-    Guarantee,
-    MethodTraits,
-    Rule,
-    SiblingDraws,
-)
-from .table import NAMED_METHODS, TreeMethod, VerificationMethod, settings_of
+from .rule import Rule
+from .table import NAMED_METHODS, TreeMethod, VerificationMethod
+from .traits import ANY_DRAFTS, OWN_NOISE, SMALLEST_REST, DraftSampling, Guarantee, MethodTraits, SiblingDraws
 
 __all__ = [
     "ANY_DRAFTS",
@@ -41,7 +33,6 @@ __all__ = [
     "TreeMethod",
     "VerificationMethod",
     "methods_with",
-    "settings_of",
 ]
 
 Method = VerificationMethod | TreeMethod | OwnMethod

@@ -11,10 +11,11 @@ K is the request's own number of draft tokens. Every i is looked at; a failure b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .probabilistic import kept_and_residual
-from .rule import OWN_NOISE, FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule, relative_excess
+from .rule import FirstDrafts, FirstToken, Look, RecordedTerms, Rule, relative_excess
+from .traits import OWN_NOISE, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,8 @@ class Block(Rule):
         is_strict_on_one_hot=True,
         expected_is_recorded=True,
     )
+    look = Look("#009E73", "D", (0, (6, 1.5)))
+    mass = "block_overlap"
 
     @classmethod
     def hooks(cls) -> Hooks | None:
@@ -43,6 +46,9 @@ class Block(Rule):
 
     def odds(self, proposal: Proposal) -> Odds:
         return block_odds(proposal)
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        return terms.block_threshold, 1.0
 
     def scale(self, proposal: Proposal, num_accepted: Tensor) -> Tensor:
         return log_prefix_ratios(proposal).gather(1, num_accepted[:, None])[:, 0].exp()

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .rule import DraftSampling, Guarantee, MethodTraits, Rule
+from .rule import Look, RecordedTerms, Rule
+from .traits import DraftSampling, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +33,8 @@ class Coupled(Rule):
         emits_from_target=True,
         is_strict_on_one_hot=True,
     )
+    look = Look("#E69F00", "s", "--")
+    mass = "coupled_mass"
 
     @classmethod
     def hooks(cls) -> Hooks | None:
@@ -60,3 +63,6 @@ class Coupled(Rule):
             going = going[token_ids[going] == proposal.token_ids[going, position]]
             num_accepted[going] += 1
         return num_accepted, token_ids
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        return terms.coupled_prob, 1.0

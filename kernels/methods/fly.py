@@ -19,11 +19,13 @@ say.)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from .probabilistic import Probabilistic
-from .rule import OWN_NOISE, FirstDrafts, FirstToken, Guarantee, MethodTraits
+from .rule import FirstDrafts, FirstToken, Look, Rule
+from .traits import OWN_NOISE, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,26 +37,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fly(Probabilistic):
-    fly_window_size: int = 6
-    """W: draft tokens behind a rejected one that must pass by themselves, 1 or more."""
-    fly_entropy_threshold: float = 0.3
-    """Least entropy at which a draft token may be deferred, in nats."""
-    fly_entropy_top_k: int = 3
-    """k: most likely tokens that the entropy is summed over."""
+    window_size: int | None = None
+    """Draft tokens behind a rejected one that must pass by themselves, 1 to K - 1; null takes 6, or K - 1 where that
+    is less, which defers a draft's first token alone."""
+    entropy_threshold: float = 0.3
+    """Least entropy of the target at which a rejected draft token may be deferred, in nats."""
+    entropy_top_k: int = 3
+    """Most likely tokens that the entropy is summed over."""
     probe_words = "a window of 1"
     traits = MethodTraits(Guarantee.lossy, draft_samplings=OWN_NOISE, reads_draft=True, defers=True)
+    look = Look("#B8860B", (8, 1, 0), (0, (2, 2)))
+    recorded_odds = Rule.recorded_odds
+    """None: records do not hold the entropy of the most likely tokens."""
 
     def __post_init__(self) -> None:
-        if self.fly_window_size < 1:
-            raise ValueError(f"fly_window_size must be 1 or more, found {self.fly_window_size}")
-        if not 0 <= self.fly_entropy_threshold < math.inf:
-            raise ValueError(f"fly_entropy_threshold must be 0 or more and finite, found {self.fly_entropy_threshold}")
-        if self.fly_entropy_top_k < 1:
-            raise ValueError(f"fly_entropy_top_k must be 1 or more, found {self.fly_entropy_top_k}")
+        if self.window < 1:
+            raise ValueError(f"window_size must be 1 or more, found {self.window_size}")
+        if not 0 <= self.entropy_threshold < math.inf:
+            raise ValueError(f"entropy_threshold must be 0 or more and finite, found {self.entropy_threshold}")
+        if self.entropy_top_k < 1:
+            raise ValueError(f"entropy_top_k must be 1 or more, found {self.entropy_top_k}")
 
     @classmethod
     def probe(cls, num_draft_tokens: int) -> dict[str, Any]:
-        return {"fly_window_size": 1}
+        return {"window_size": 1}
 
     @classmethod
     def hooks(cls) -> Hooks | None:
@@ -62,16 +68,40 @@ class Fly(Probabilistic):
 
         return HOOKS
 
+    @property
+    def window(self) -> int:
+        """W, as vLLM has it by default where none is given."""
+        return 6 if self.window_size is None else self.window_size
+
+    def at(self, num_draft_tokens: int) -> Self:
+        if self.window_size is not None:
+            return self
+        return replace(self, window_size=max(1, min(self.window, num_draft_tokens - 1)))
+
+    def refusal(self, num_draft_tokens: int, levels: Sequence[int] | None) -> str | None:
+        window = self.at(num_draft_tokens).window
+        if window < num_draft_tokens:
+            return None
+        found = "null, which is at least 1," if self.window_size is None else window
+        return (
+            "a draft token is deferred for the sake of those behind it, so that verification.window_size must be less "
+            f"than K, found {found} with K = {num_draft_tokens}; lower it, or raise drafting.num_speculative_tokens "
+            "above it, to 2 or more"
+        )
+
+    def numbers(self) -> tuple[float, ...]:
+        return float(self.window), self.entropy_threshold, float(self.entropy_top_k)
+
     def entropies(self, proposal: Proposal) -> Tensor:
         """[R, K] float64, H_i."""
-        return top_entropies(proposal.target, self.fly_entropy_top_k)[proposal.rows[:, :-1]]
+        return top_entropies(proposal.target, self.entropy_top_k)[proposal.rows[:, :-1]]
 
     def is_open(self, proposal: Proposal) -> Tensor:
         """[R, K] bool, whether the entropy and p_i(X_i) would let a draft token be deferred."""
-        return is_possible(proposal) & (self.entropies(proposal) >= self.fly_entropy_threshold)
+        return is_possible(proposal) & (self.entropies(proposal) >= self.entropy_threshold)
 
     def revised(self, passes: Tensor, proposal: Proposal) -> Tensor:
-        full = has_full_window(passes, proposal, self.fly_window_size)
+        full = has_full_window(passes, proposal, self.window)
         return passes | (full & self.is_open(proposal)) if bool((full & ~passes).any()) else passes
 
     def with_revision(self, to_pass: Tensor, to_fail: Tensor, proposal: Proposal) -> tuple[Tensor, Tensor]:
@@ -80,11 +110,11 @@ class Fly(Probabilistic):
         import torch
 
         entropies = self.entropies(proposal)
-        below = (self.fly_entropy_threshold - entropies) / (1 + entropies)
+        below = (self.entropy_threshold - entropies) / (1 + entropies)
         to_open = below.clamp(min=0.0).masked_fill(~is_possible(proposal), torch.inf)
         to_close = (-below).clamp(min=0.0).masked_fill(~is_possible(proposal), 0.0)
         # behind the last usable token nothing passes, and that takes no rounding
-        window, width = self.fly_window_size, to_pass.shape[1]
+        window, width = self.window, to_pass.shape[1]
         behind_passes = torch.nn.functional.pad(
             to_pass.masked_fill(~proposal.usable, torch.inf), (0, window), value=math.inf
         )
@@ -101,7 +131,7 @@ class Fly(Probabilistic):
         """[R] float64 in [0, 1], how likely it is, given the drafts, that the first one fails natively and is deferred:
         the mean over drafts is the distance of the first token from the target."""
         natively = self.odds(proposal).probability().masked_fill(~proposal.usable, 0.0)
-        window = self.fly_window_size
+        window = self.window
         if window >= natively.shape[1]:
             return natively.new_zeros(len(natively))
         opens = (self.is_open(proposal) & proposal.usable)[:, 0]

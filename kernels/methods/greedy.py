@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .rule import DraftSampling, Guarantee, MethodTraits
+from .rule import Look
 from .strict import Strict
+from .traits import DraftSampling, Guarantee, MethodTraits
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,4 @@ class Greedy(Strict):
         greedy_only=True,
         is_strict_on_one_hot=True,
     )
+    look = Look("#56B4E9", "X", ":")

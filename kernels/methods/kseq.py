@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .rule import DraftSampling, Guarantee, MethodTraits, Rule, SiblingDraws, TreeHooks
+from .rule import Look, Rule, TreeHooks
 from .table import VerificationMethod
+from .traits import DraftSampling, Guarantee, MethodTraits, SiblingDraws
 
 if TYPE_CHECKING:
     from ..contract import Draft, Streams
@@ -26,6 +27,7 @@ class KSeq(Rule):
         siblings=(SiblingDraws.independent,),
         on_chains=VerificationMethod.probabilistic,
     )
+    look = Look("#6699CC", (3, 1, 0), "--")
 
     def check(self, draft: Draft) -> None:
         """Raises ValueError about siblings that are no independent draws of one row."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .probabilistic import kept_and_residual
-from .rule import OWN_NOISE, FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule
+from .rule import FirstDrafts, FirstToken, Look, RecordedTerms, Rule
+from .traits import OWN_NOISE, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +26,7 @@ class Lenient(Rule):
     """l in (0, 1]; 1 is probabilistic."""
     probe_words = "l = 0.7"
     traits = MethodTraits(Guarantee.lossy, draft_samplings=OWN_NOISE, reads_draft=True)
+    look = Look("#882255", "P", (0, (1, 1)))
 
     def __post_init__(self) -> None:
         if not 0 < self.leniency <= 1:
@@ -44,6 +46,9 @@ class Lenient(Rule):
         from ..reference.odds import Odds
 
         return Odds(proposal.target_logprobs.exp(), proposal.draft_logprobs.exp() * self.leniency)
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        return terms.target_prob, self.leniency * terms.draft_prob
 
     def first_token(self, proposal: Proposal, drafts: FirstDrafts) -> FirstToken | Tensor | None:
         return kept_and_residual(drafts, self.leniency)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .rule import MethodTraits, Rule, check_complete
+from .rule import Rule, check_complete
+from .traits import MethodTraits
 
 NOT_FOR_OWN = ("decided_by_noise", "greedy_only", "ignores_tokens", "expected_is_recorded", "siblings", "on_chains")
 """Traits that a rule of the user's own cannot have: code elsewhere belongs to them."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .probabilistic import Probabilistic
-from .rule import DraftSampling, Guarantee, MethodTraits
+from .rule import Look, Rule
+from .traits import DraftSampling, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,9 @@ class PR35461(Probabilistic):
     traits = MethodTraits(
         Guarantee.biased, draft_samplings=(DraftSampling.coupled,), reads_draft=True, decided_by_noise=True
     )
+    look = Look("#000000", "h", (0, (4, 2, 1, 2)))
+    recorded_odds = Rule.recorded_odds
+    """None: its draft and acceptance share their noise."""
 
     @classmethod
     def hooks(cls) -> Hooks | None:

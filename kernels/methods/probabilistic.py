@@ -6,9 +6,10 @@ accept X_i iff u_i * q_i(X_i) < p_i(X_i); stop at the first failure and emit fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .rule import OWN_NOISE, FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule
+from .rule import FirstDrafts, FirstToken, Look, RecordedTerms, Rule
+from .traits import OWN_NOISE, Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,8 @@ class Probabilistic(Rule):
         is_strict_on_one_hot=True,
         expected_is_recorded=True,
     )
+    look = Look("#D55E00", "^", "-.")
+    mass = "overlap"
 
     @classmethod
     def hooks(cls) -> Hooks | None:
@@ -38,6 +41,9 @@ class Probabilistic(Rule):
         from ..reference.odds import Odds
 
         return Odds(proposal.target_logprobs.exp(), proposal.draft_logprobs.exp())
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        return terms.target_prob, terms.draft_prob
 
     def first_token(self, proposal: Proposal, drafts: FirstDrafts) -> FirstToken | Tensor | None:
         return kept_and_residual(drafts, leniency=1.0)

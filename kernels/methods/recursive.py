@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .rule import OWN_NOISE, Guarantee, MethodTraits, Rule, SiblingDraws, TreeHooks
+from .rule import Look, Rule, TreeHooks
 from .table import VerificationMethod
+from .traits import OWN_NOISE, Guarantee, MethodTraits, SiblingDraws
 
 if TYPE_CHECKING:
     from ..contract import Streams
@@ -27,6 +28,7 @@ class Recursive(Rule):
         siblings=tuple(SiblingDraws),
         on_chains=VerificationMethod.probabilistic,
     )
+    look = Look("#661100", (5, 1, 0), "-")
 
     @classmethod
     def tree_hooks(cls) -> TreeHooks | None:

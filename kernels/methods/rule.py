@@ -9,10 +9,11 @@ Shapes: R requests, K the largest number of draft tokens of a request, V the tar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+
+from .traits import MethodTraits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,85 +26,6 @@ if TYPE_CHECKING:
     from ..reference.tree_proposal import TreeProposal
     from ..reference.tree_walk import Passes, Walked
     from .hooks import Hooks
-    from .table import VerificationMethod
-
-
-class DraftSampling(Enum):
-    """How the proposal is drawn. The proposal of `greedy` is one-hot."""
-
-    greedy = "greedy"
-    sampled = "sampled"
-    coupled = "coupled"
-
-
-class Guarantee(Enum):
-    """What a verification method promises about the law of the output tokens."""
-
-    lossless = "lossless"
-    lossy = "lossy"
-    synthetic = "synthetic"
-    biased = "biased"
-
-
-class SiblingDraws(Enum):
-    """How the children of a node are drawn from its row; those of one-hot proposals are certain."""
-
-    independent = "independent"
-    distinct = "distinct"  # without replacement
-
-
-SMALLEST_REST = 2.0**-80
-"""Of a draft row's probability, that its rejected or drawn tokens must leave for a further distinct child: below it the
-row has no further token. A float32 weight holds what is above it, divided among up to 2^40 tokens."""
-
-OWN_NOISE = (DraftSampling.sampled, DraftSampling.greedy)
-ANY_DRAFTS = (*OWN_NOISE, DraftSampling.coupled)
-
-
-@dataclass(frozen=True)
-class MethodTraits:
-    """What is true of a verification method."""
-
-    guarantee: Guarantee
-    draft_samplings: tuple[DraftSampling, ...] = ANY_DRAFTS
-    """Drafts that it may be given; `drafting.sampling=auto` is the first."""
-    reads_draft: bool = False
-    """It compares with the draft distribution, which must be the one that the drafts were drawn from."""
-    decided_by_noise: bool = False
-    """It decides by the noise that coupled drafts were drawn with."""
-    stops_at_first_failure: bool = True
-    """It accepts the draft tokens before the first that fails; else those up to the last that passes."""
-    emits_from_target: bool = False
-    """The token after the accepted ones has the target's distribution, rejected draft token or not."""
-    greedy_only: bool = False
-    """It is defined at temperature 0 alone."""
-    ignores_tokens: bool = False
-    """It accepts draft tokens whatever they are."""
-    is_strict_on_one_hot: bool = False
-    """A one-hot proposal X is accepted with probability p(X), and replaced by another token else."""
-    defers: bool = False
-    """It may accept a draft token that fails for the sake of those that follow it, also at temperature 0."""
-    expected_is_recorded: bool = False
-    """Records hold how many draft tokens it is expected to accept of each draft."""
-    siblings: tuple[SiblingDraws, ...] = ()
-    """It verifies trees of drafts whose children of a node are drawn in one of these ways; empty: chains only."""
-    on_chains: VerificationMethod | None = None
-    """Of a method for trees alone: the method that it is where each node has one child, token for token."""
-
-    @property
-    def compares_draws(self) -> bool:
-        """It accepts a draft token iff the target draws the same with the noise of the draft."""
-        return self.decided_by_noise and not self.reads_draft
-
-    @property
-    def keeps_argmax(self) -> bool:
-        """At temperature 0 it accepts and emits the target's argmax alone."""
-        return not self.ignores_tokens and not self.defers
-
-    @property
-    def shares_no_noise(self) -> bool:
-        """No draw of a draft decides about a token that is emitted, so that coupled drafts are as good as sampled."""
-        return self.stops_at_first_failure and not self.reads_draft and not self.decided_by_noise
 
 
 class FirstToken(NamedTuple):
@@ -134,6 +56,38 @@ class FirstDrafts(NamedTuple):
     """What verification knows of it."""
 
 
+class RecordedTerms(Protocol):
+    """What a recorded run knows of each draft token X: arrays of one shape, float64 in [0, 1]."""
+
+    @property
+    def target_prob(self) -> Any:
+        """p(X)."""
+
+    @property
+    def draft_prob(self) -> Any:
+        """q(X)."""
+
+    @property
+    def coupled_prob(self) -> Any:
+        """The probability that the target, with the noise that X was drawn with, draws X."""
+
+    @property
+    def target_certainty(self) -> Any:
+        """exp(-H), H the entropy of the target row in nats."""
+
+    @property
+    def block_threshold(self) -> Any:
+        """h_i of block verification."""
+
+
+class Look(NamedTuple):
+    """How figures draw a method: told apart by colour-blind readers, and in grey."""
+
+    color: str
+    marker: Any
+    linestyle: Any
+
+
 @dataclass(frozen=True)
 class TreeHooks:
     """How the kernels walk through the trees of a rule."""
@@ -151,6 +105,9 @@ class TreeHooks:
 class Rule:
     """A verification method with its parameters, which are the fields of its dataclass and have defaults.
 
+    The fields are also its settings: a docstring under each is its help, `__post_init__` raises ValueError for a value
+    out of range.
+
     A subclass has `traits`, and `odds` or `run`. On the reference core draft token X_i passes iff
     u_i * denominator < numerator of its odds; which tokens are accepted then follows from the traits, and the token
     after them is drawn from `emission`. With `hooks` it runs on the kernels.
@@ -159,18 +116,58 @@ class Rule:
     traits: ClassVar[MethodTraits]
     probe_words: ClassVar[str] = ""
     """The parameters of `probe` in words."""
-    further_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings of the section verification that it uses, beside its parameters."""
+    look: ClassVar[Look | None] = None
+    """In figures; None takes one that no other method has."""
+    mass: ClassVar[str] = ""
+    """What records call the probability that X_i is accepted before it is drawn, given that those before it are (for
+    rules that go up to the last success: that some X_j, j >= i, is); empty: it is not recorded."""
 
     @classmethod
     def settings(cls) -> tuple[str, ...]:
-        """Settings of the section verification that it uses: its parameters, and `further_settings`."""
-        return (*(item.name for item in fields(cls)), *cls.further_settings)
+        """The names of its parameters."""
+        return tuple(item.name for item in fields(cls))
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def at(self, num_draft_tokens: int) -> Self:
+        """The rule as the sampling core takes it for drafts of so many tokens, its open parameters chosen."""
+        return self
+
+    def refusal(self, num_draft_tokens: int, levels: Sequence[int] | None) -> str | None:
+        """Why it cannot verify such drafts, and what to do instead; None if it can.
+
+        Args:
+            num_draft_tokens: of a round, at most.
+            levels: of trees the most children of a node of each depth, from the context down; None for chains.
+        """
+        return None
+
+    def unused(self, is_tree: bool) -> Mapping[str, str]:
+        """Parameters that chains, or trees, do not use, and with what they would be used."""
+        return {}
+
+    def for_drafts(self, num_draft_tokens: int, is_tree: bool) -> Self:
+        """The rule without what such drafts do not use: equal for settings that cannot differ in their result."""
+        unused = self.unused(is_tree)
+        defaults = {item.name: item.default for item in fields(self) if item.default is not MISSING}
+        return replace(self, **{name: value for name, value in defaults.items() if name in unused})
+
+    def recorded(self) -> dict[str, Any]:
+        """The parameters as a record holds them."""
+        return self.parameters
+
+    @classmethod
+    def of_recorded(cls, parameters: Mapping[str, Any]) -> Self:
+        """The reverse of `recorded`."""
+        return cls(**parameters)
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        """(numerator, denominator) of the odds that recorded draft tokens pass; None where what records hold does not
+        give them."""
+        return None
 
     def numbers(self) -> tuple[float, ...]:
         """The parameters one after another, as custom operations take them."""
@@ -188,7 +185,8 @@ class Rule:
             raise ValueError(
                 f"expected at most the parameters {', '.join(cls.settings()) or '(none)'}, found {numbers}"
             )
-        kinds: list[Any] = [type(item.default) for item in given]
+        # what may be left open is a number of tokens
+        kinds: list[Any] = [int if item.default is None else type(item.default) for item in given]
         values = [kind(number) for kind, number in zip(kinds, numbers, strict=True)]
         return cls(**{item.name: value for item, value in zip(given, values, strict=True)})
 

@@ -7,11 +7,18 @@ probability p_i(X_i), else emit from p_i without X_i.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from .probabilistic import Probabilistic
-from .rule import Guarantee, MethodTraits
+from .rule import Look, RecordedTerms
+from .traits import Guarantee, MethodTraits
 
 
 @dataclass(frozen=True)
 class Strict(Probabilistic):
     traits = MethodTraits(Guarantee.lossless, is_strict_on_one_hot=True, expected_is_recorded=True)
+    look = Look("#0072B2", "o", "-")
+    mass = "strict_mass"
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        return terms.target_prob, 1.0

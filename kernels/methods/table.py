@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Self
 
-from .rule import MethodTraits, Rule, check_complete
+from .rule import Rule, check_complete
+from .traits import MethodTraits
 
 
 class _Named(Enum):
@@ -36,8 +36,8 @@ class _Named(Enum):
 
     @cached_property
     def parameter_names(self) -> tuple[str, ...]:
-        """Of its parameters."""
-        return tuple(item.name for item in fields(self.kind))
+        """Of its parameters; kept, because a graph that is being compiled cannot ask a class for its fields."""
+        return self.kind.settings()
 
     @property
     def traits(self) -> MethodTraits:
@@ -86,8 +86,3 @@ NAMED_METHODS: dict[str, VerificationMethod | TreeMethod] = {
     method.value: method for method in (*VerificationMethod, *TreeMethod)
 }
 """In the order in which reports list them."""
-
-
-def settings_of(name: str) -> tuple[str, ...]:
-    """Settings of the section verification that the method of this name uses; none for a method of the user's own."""
-    return NAMED_METHODS[name].kind.settings() if name in NAMED_METHODS else ()

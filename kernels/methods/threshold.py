@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .rule import FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule
+from .rule import FirstDrafts, FirstToken, Look, Rule
+from .traits import Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threshold(Rule):
-    threshold_single: float = 1.0
+    single: float = 1.0
     """Target probability from which a draft token passes for certain, in (0, 1]; 1 leaves it to the other test."""
-    threshold_acc: float = 1.0
+    acc: float = 1.0
     """Divisor of the target probability with which it passes else, in (0, 1]; 1 is strict."""
     probe_words = "0.6 and 0.7"
     traits = MethodTraits(Guarantee.lossy)
+    look = Look("#7F3C8D", (7, 1, 0), (0, (4, 1)))
 
     def __post_init__(self) -> None:
         for name, value in self.parameters.items():
@@ -38,7 +40,7 @@ class Threshold(Rule):
 
     @classmethod
     def probe(cls, num_draft_tokens: int) -> dict[str, Any]:
-        return {"threshold_single": 0.6, "threshold_acc": 0.7}
+        return {"single": 0.6, "acc": 0.7}
 
     @classmethod
     def hooks(cls) -> Hooks | None:
@@ -52,7 +54,7 @@ class Threshold(Rule):
         from ..reference.odds import Odds
 
         target_probs = proposal.target_logprobs.exp()
-        divisors = torch.where(target_probs >= self.threshold_single, target_probs, self.threshold_acc)
+        divisors = torch.where(target_probs >= self.single, target_probs, self.acc)
         return Odds(target_probs, divisors)
 
     def excess(self, proposal: Proposal, uniforms: Tensor) -> Tensor:
@@ -60,15 +62,15 @@ class Threshold(Rule):
         import torch
 
         target_probs = proposal.target_logprobs.exp()
-        below = (self.threshold_single - target_probs) / (self.threshold_single + target_probs)
-        scaled = uniforms * self.threshold_acc
+        below = (self.single - target_probs) / (self.single + target_probs)
+        scaled = uniforms * self.acc
         return torch.minimum(below, (scaled - target_probs) / (scaled + target_probs))
 
     def first_token(self, proposal: Proposal, drafts: FirstDrafts) -> FirstToken | Tensor | None:
         import torch
 
         _, target, drawn, _ = drafts
-        passes = torch.where(target >= self.threshold_single, 1.0, (target / self.threshold_acc).clamp(max=1.0))
+        passes = torch.where(target >= self.single, 1.0, (target / self.acc).clamp(max=1.0))
         # of each draft token x that is rejected: p without x
         rejected = drawn * (1 - passes)
         shares = torch.where(target < 1, rejected / (1 - target).clamp(min=torch.finfo(torch.float64).tiny), 0.0)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .rule import FirstDrafts, FirstToken, Guarantee, MethodTraits, Rule
+from .rule import FirstDrafts, FirstToken, Look, RecordedTerms, Rule
+from .traits import Guarantee, MethodTraits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +30,7 @@ class Typical(Rule):
     delta: float = 0.3
     """Factor of exp(-entropy) in the threshold; entropy in nats."""
     traits = MethodTraits(Guarantee.lossy, emits_from_target=True)
+    look = Look("#CC79A7", "v", ":")
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= 1:
@@ -70,6 +72,12 @@ class Typical(Rule):
         scale = (target_probs + threshold) * (1 + math.log(proposal.target.logits.shape[1]))
         # A certain row passes whatever the threshold; nothing is rounded there.
         return torch.where(target_probs == 1, -1.0, (threshold - target_probs) / scale)
+
+    def recorded_odds(self, terms: RecordedTerms) -> tuple[Any, Any] | None:
+        """1 : 1 or 0 : 1. Certainty passes whatever epsilon: at temperature 0 the argmax is accepted."""
+        target_prob = terms.target_prob
+        is_likely = (target_prob > self.epsilon) | (target_prob > self.delta * terms.target_certainty)
+        return is_likely | (target_prob == 1), 1.0
 
     def first_token(self, proposal: Proposal, drafts: FirstDrafts) -> FirstToken | Tensor | None:
         import torch

@@ -260,8 +260,8 @@ def test_random_weights_are_labelled_whatever_the_record_says():
 
 
 def test_a_profile_stands_for_its_rates_in_a_row():
-    profile = {"method": "synthetic", "profile": "round_eagle_k3", "synthetic_rates": [0.6, 0.37, 0.23]}
-    settings = config(guarantee="synthetic", verification=profile | {"synthetic_length": None})
+    profile = {"method": "synthetic", "profile": "round_eagle_k3", "rates": [0.6, 0.37, 0.23]}
+    settings = config(guarantee="synthetic", verification=profile | {"length": None})
     assert row_of(cell_record([], 0.0, settings))["verification"] == "synthetic(profile=round_eagle_k3)"
 
 
@@ -271,9 +271,9 @@ def test_labels_and_parameters_are_part_of_a_row():
     row = row_of(cell_record([], 0.0, settings, labels=("weights: random",)))
     assert row["verification"] == "typical(epsilon=0.2, delta=0.3)"
     assert row["labels"] == "weights: random; lossy"
-    settings = config(verification__method="synthetic", verification__synthetic_length=2.5, guarantee="synthetic")
+    settings = config(verification__method="synthetic", verification__length=2.5, guarantee="synthetic")
     row = row_of(cell_record([], 0.0, settings, labels=("synthetic",)))
-    assert (row["verification"], row["labels"]) == ("synthetic(synthetic_length=2.5)", "synthetic")
+    assert (row["verification"], row["labels"]) == ("synthetic(length=2.5)", "synthetic")
 
 
 def test_a_configuration_without_a_setting_is_an_error_that_names_it():

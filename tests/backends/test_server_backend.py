@@ -8,10 +8,10 @@ from harness.backends.server.rounds import Steps, places_are_told, rounds_of
 from harness.backends.server.server import ServerBackend
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import VerificationConfig
 from harness.records.counts import Arrival, Knowledge
 from harness.records.request import CutReason, FinishReason
 from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, assert_rounds_of, cell_on, run_on, scripts_of
 from tests.support.server_scripts import SEEDS, script_of
@@ -137,7 +137,7 @@ def test_the_default_of_sglang_is_strict_and_takes_that_name():
     with ScriptedServer("sglang", DEPTH, info={"speculative_num_steps": DEPTH}) as server:
         cell = replace(
             cell_on(server),
-            verification=VerificationConfig(VerificationMethod.strict),
+            verification=Verification(VerificationMethod.strict),
             drafting=DraftingConfig(DEPTH, DraftSamplingChoice.greedy),
         )
         backend = ServerBackend(cell, ServerBackend.Shared())

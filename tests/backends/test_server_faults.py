@@ -10,11 +10,11 @@ from harness.backends.server.draft_evidence import NUM_MISSING
 from harness.backends.server.server import ServerBackend
 from harness.config.drafting import DraftingConfig
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import VerificationConfig
 from harness.config.server import Engine
 from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
 from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, MAX_TOKENS, assert_rounds_of, cell_on, run_on, scripts_of
 from tests.support.server_scripts import SEEDS, script_of
@@ -113,7 +113,7 @@ def test_counters_that_were_reset_leave_no_counts(tmp_path):
     ("format_", "settings", "found"),
     [
         ("vllm_0.33", {"drafting": DraftingConfig(DEPTH + 1)}, "found num_spec_tokens = 3"),
-        ("vllm_0.33", {"verification": VerificationConfig(VerificationMethod.block)}, "no log shows that runner V2"),
+        ("vllm_0.33", {"verification": Verification(VerificationMethod.block)}, "no log shows that runner V2"),
         ("sglang", {}, "found False in the server's /server_info"),
         ("sglang", {"drafter": DrafterConfig()}, "found speculative_algorithm = EAGLE3"),
     ],
@@ -158,7 +158,7 @@ def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
         cell = cell_on(server)
         # of one-hot drafts SGLang has no other
         strict = format_ == "sglang" and kind is DrafterKind.ngram
-        verification = VerificationConfig(VerificationMethod.strict) if strict else cell.verification
+        verification = Verification(VerificationMethod.strict) if strict else cell.verification
         drafter = DrafterConfig(kind, ngram_min=2, ngram_max=2)
         (record,), _ = run_on(tmp_path, replace(cell, drafter=drafter, verification=verification))
     assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]

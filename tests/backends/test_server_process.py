@@ -14,10 +14,10 @@ from harness.backends.server import process
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.config.models import DrafterConfig
-from harness.config.sections import VerificationConfig
 from harness.config.server import Engine, ServerConfig
 from harness.runner.plan.run_plan import with_baselines
 from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, cell_on, run_on
 
@@ -133,7 +133,7 @@ CPU = "WARNING [vllm.py:725] Model Runner V2 requires Triton; using the V1 model
 @pytest.mark.parametrize("says", ["ready", "WARNING Model Runner V2 does not yet support mamba; using the V1", CPU])
 def test_block_runs_on_runner_v2_alone(tmp_path, says):
     """Would catch standard verification that is measured under the name of block."""
-    block = VerificationConfig(VerificationMethod.block)
+    block = Verification(VerificationMethod.block)
     (record,), _ = run_on(tmp_path, started(tmp_path, f"--says {shlex.quote(says)}", verification=block))
     if says == "ready":
         assert not record.failures and '"rejection_sample_method":"block"' in logs(tmp_path)[0]
@@ -155,7 +155,7 @@ def test_sampling_is_refused_where_the_engine_is_known_to_be_broken(tmp_path, me
 @pytest.mark.parametrize(("format_", "says"), [("vllm_0.32", CPU), ("vllm_0.32", "ready"), ("vllm_0.33", CPU)])
 def test_synthetic_is_refused_where_it_ends_the_engine(tmp_path, format_, says):
     """Would catch an engine that dies at the first request of an arm, and a refusal where the method runs."""
-    synthetic = VerificationConfig(VerificationMethod.synthetic, synthetic_rates=[0.8, 0.6, 0.4])
+    synthetic = Verification(VerificationMethod.synthetic, rates=[0.8, 0.6, 0.4])
     given = f"--format {format_} --says {shlex.quote(says)}"
     (record,), _ = run_on(tmp_path, started(tmp_path, given, verification=synthetic))
     if (format_, says) == ("vllm_0.32", CPU):

@@ -9,12 +9,13 @@ from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
 from harness.config.drafting import DraftingConfig
 from harness.config.models import DrafterConfig, DrafterKind, Weights, drafter_traits
-from harness.config.sections import BackendConfig, DecodingConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.tree import depths_of, read_tree
 from harness.config.workload import WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import Guarantee, VerificationMethod
 from kernels.methods import TreeMethod
+from kernels.verification import Verification
 
 DRAFTERS = [
     DrafterKind.eagle,
@@ -51,7 +52,7 @@ def cell(
         drafter=DrafterConfig(drafter, weights=weights),
         drafting=DraftingConfig(4, tree=tree),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
-        verification=VerificationConfig(method),
+        verification=Verification(method),
         workload=WorkloadConfig(num_prompts=num_prompts, num_turns=num_turns),
         backend=BackendConfig(
             device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs, fused=fused

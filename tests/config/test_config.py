@@ -5,15 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from harness.config.acceptance_profiles import PROFILES, AcceptanceProfile
 from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.constraint import ConstraintConfig, PolicyKind
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
+from kernels.methods.acceptance_profiles import PROFILES, AcceptanceProfile
+from kernels.verification import Verification
 from kernels.verify import MAX_COUNT_DRAFTS
 
 METHODS = list(VerificationMethod)
@@ -24,16 +25,16 @@ SHAPED = TargetConfig(shape="llama3_8b", weights=RANDOM)
 
 
 def synthetic(**given):
-    return VerificationConfig(VerificationMethod.synthetic, **given)
+    return Verification(VerificationMethod.synthetic, **given)
 
 
 def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=1.0, **others):
-    rates = [0.5] if method == "synthetic" else []
+    parameters = {"rates": (0.5,)} if method == "synthetic" else {}
     return CellConfig(
         drafter=DrafterConfig(DrafterKind[drafter]),
         drafting=DraftingConfig(others.pop("num_tokens", 4), DraftSamplingChoice[sampling]),
         decoding=DecodingConfig(temperature=temperature),
-        verification=others.pop("verification", VerificationConfig(VerificationMethod[method], synthetic_rates=rates)),
+        verification=others.pop("verification", Verification(VerificationMethod[method], **parameters)),
         **others,
     )
 
@@ -57,17 +58,17 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
             "drafting.num_speculative_tokens: expected 0 to 32, found 33",
         ),
         (lambda: DrafterConfig(ngram_min=5), "drafter.ngram_min"),
-        (lambda: VerificationConfig(epsilon=0.0), "epsilon"),
-        (lambda: VerificationConfig(leniency=1.5), "leniency"),
-        (lambda: VerificationConfig(fly_window_size=0), "fly_window_size must be 1 or more, found 0"),
-        (lambda: VerificationConfig(fly_entropy_threshold=-0.1), "fly_entropy_threshold must be 0 or more"),
-        (lambda: VerificationConfig(fly_entropy_top_k=0), "fly_entropy_top_k must be 1 or more, found 0"),
-        (lambda: VerificationConfig(VerificationMethod.synthetic), "found none of them with method=synthetic"),
-        (lambda: VerificationConfig(synthetic_length=2.0), "found synthetic_length with method=probabilistic"),
-        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_rates=[0.2, 0.5]), "not increase"),
-        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_length=0.5), "synthetic_length"),
-        (lambda: VerificationConfig(VerificationMethod.synthetic, synthetic_length=INF), "synthetic_length"),
-        (lambda: VerificationConfig(delta=INF), "delta must be positive and finite, found inf"),
+        (lambda: Verification(VerificationMethod.typical, epsilon=0.0), "epsilon"),
+        (lambda: Verification(VerificationMethod.lenient, leniency=1.5), "leniency"),
+        (lambda: Verification(VerificationMethod.fly, window_size=0), "window_size must be 1 or more, found 0"),
+        (lambda: Verification(VerificationMethod.fly, entropy_threshold=-0.1), "entropy_threshold must be 0 or more"),
+        (lambda: Verification(VerificationMethod.fly, entropy_top_k=0), "entropy_top_k must be 1 or more, found 0"),
+        (lambda: Verification(VerificationMethod.probabilistic, length=2.0), "among (none), found length"),
+        (lambda: Verification(VerificationMethod.lenient, epsilon=0.1), "among leniency, found epsilon"),
+        (lambda: Verification(VerificationMethod.synthetic, rates=(0.2, 0.5)), "not increase"),
+        (lambda: Verification(VerificationMethod.synthetic, length=0.5), "length"),
+        (lambda: Verification(VerificationMethod.synthetic, length=INF), "length"),
+        (lambda: Verification(VerificationMethod.typical, delta=INF), "delta must be positive and finite, found inf"),
         (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both, found both"),
         (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
         (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
@@ -79,10 +80,9 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: WorkloadConfig(prompt_tokens=8), "expected workload.num_turns=1 beside it"),
         (lambda: WorkloadConfig(prompt_tokens=8, num_turns=2), "found num_turns=2"),
         (
-            lambda: synthetic(synthetic_rates=[0.5], profile=PROFILE),
-            "found synthetic_rates, profile with method=synthetic; clear the others",
+            lambda: synthetic(rates=(0.5,), profile=PROFILE),
+            "expected one of them, found rates, profile; clear the others",
         ),
-        (lambda: VerificationConfig(profile=PROFILE), "found profile with method=probabilistic"),
         (lambda: TargetConfig(shape="a"), "target.shape: expected target.weights=random beside it"),
         (lambda: TargetConfig(shape="a", path="b", weights=RANDOM), "a shape or target.path, not both, found both"),
         (lambda: DrafterConfig(shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
@@ -113,13 +113,13 @@ def test_the_most_draft_tokens_are_those_that_every_kernel_takes():
         lambda: DecodingConfig(temperature=NAN),
         lambda: DecodingConfig(top_p=NAN),
         lambda: DecodingConfig(min_p=NAN),
-        lambda: VerificationConfig(epsilon=NAN),
-        lambda: VerificationConfig(delta=NAN),
-        lambda: VerificationConfig(leniency=NAN),
-        lambda: VerificationConfig(fly_entropy_threshold=NAN),
-        lambda: synthetic(synthetic_rates=[NAN]),
-        lambda: synthetic(synthetic_rates=[0.5, NAN]),
-        lambda: synthetic(synthetic_length=NAN),
+        lambda: Verification(VerificationMethod.typical, epsilon=NAN),
+        lambda: Verification(VerificationMethod.typical, delta=NAN),
+        lambda: Verification(VerificationMethod.lenient, leniency=NAN),
+        lambda: Verification(VerificationMethod.fly, entropy_threshold=NAN),
+        lambda: synthetic(rates=(NAN,)),
+        lambda: synthetic(rates=(0.5, NAN)),
+        lambda: synthetic(length=NAN),
         lambda: MeasurementConfig(confidence=NAN),
     ],
 )
@@ -143,15 +143,15 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"method": "lenient", "sampling": "coupled"}, "never reach verification=lenient"),
         ({"method": "fly", "sampling": "coupled"}, "never reach verification=fly"),
         (
-            {"verification": VerificationConfig(VerificationMethod.fly, fly_window_size=4)},
-            "must be less than K, found 4",
+            {"verification": Verification(VerificationMethod.fly, window_size=4)},
+            "verification=fly: a draft token is deferred",
         ),
-        ({"verification": VerificationConfig(VerificationMethod.fly), "num_tokens": 1}, "to 2 or more"),
+        ({"verification": Verification(VerificationMethod.fly), "num_tokens": 1}, "to 2 or more"),
         ({"method": "pr35461", "sampling": "sampled"}, "decides by the noise"),
         ({"method": "pr35461", "drafter": "ngram"}, "needs a drafter with a distribution"),
         ({"drafter": "ngram", "sampling": "sampled"}, "no distribution to draw from"),
-        ({"verification": synthetic(synthetic_length=5.1)}, "synthetic_length=5.1 is out of reach"),
-        ({"verification": synthetic(synthetic_length=1e300)}, "raise drafting.num_speculative_tokens=4"),
+        ({"verification": synthetic(length=5.1)}, "length=5.1 is out of reach"),
+        ({"verification": synthetic(length=1e300)}, "raise drafting.num_speculative_tokens=4"),
         (
             {"workload": WorkloadConfig(thinking=False), "constraint": ConstraintConfig(PolicyKind.mask, "qwen3")},
             "constraint.parser=qwen3 finds no end",
@@ -162,6 +162,7 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"target": SHAPED}, "drafter=eagle3 for target llama3_8b needs drafter.path, or drafter.weights=random"),
         ({"drafter": "dflash"}, "drafter=dflash needs drafter.path, or drafter.weights=random: none is built in"),
         ({"target": SHAPED, "drafter": "mtp"}, "target.shape=llama3_8b has none; use drafter.weights=random"),
+        ({"verification": synthetic()}, "verification=synthetic: expected rates of chains, found none"),
         ({"verification": synthetic(profile=PROFILE)}, "round_eagle_k3 holds for drafting.num_speculative_tokens=3"),
     ],
 )
@@ -202,17 +203,17 @@ def test_a_target_is_labelled_by_its_path_unless_it_is_named():
 @pytest.mark.parametrize(
     ("given", "num_tokens", "expected"),
     [
-        ({"synthetic_length": 2.5}, 4, (1.0, 0.5, 0.0, 0.0)),
-        ({"synthetic_length": 1.0}, 2, (0.0, 0.0)),
-        ({"synthetic_length": 5.0}, 4, (1.0, 1.0, 1.0, 1.0)),
-        ({"synthetic_rates": [0.9, 0.4]}, 3, (0.9, 0.4, 0.0)),
-        ({"synthetic_rates": [0.9, 0.4, 0.2]}, 2, (0.9, 0.4)),
+        ({"length": 2.5}, 4, (1.0, 0.5, 0.0, 0.0)),
+        ({"length": 1.0}, 2, (0.0, 0.0)),
+        ({"length": 5.0}, 4, (1.0, 1.0, 1.0, 1.0)),
+        ({"rates": (0.9, 0.4)}, 3, (0.9, 0.4, 0.0)),
+        ({"rates": (0.9, 0.4, 0.2)}, 2, (0.9, 0.4)),
         ({"profile": PROFILE}, 3, (0.6, 0.37, 0.23)),
     ],
 )
 def test_synthetic_rates_fit_the_depth(given, num_tokens, expected):
-    config = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
-    assert config.verification(num_tokens).rule.synthetic_rates == pytest.approx(expected)
+    found = cell(verification=synthetic(**given), num_tokens=num_tokens).verification
+    assert found.at(num_tokens).rule.rates == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.value)
@@ -220,8 +221,8 @@ def test_every_profile_is_a_rule_for_its_own_depth_and_names_its_source(profile)
     """Would catch rates that increase, and a depth in the name that the rates do not have."""
     num_tokens = profile.num_speculative_tokens
     assert profile.value.endswith(f"_k{num_tokens}") and f"K = {num_tokens}:" in profile.source
-    config = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
-    assert config.verification(num_tokens).rule.synthetic_rates == profile.rates
+    found = cell(verification=synthetic(profile=profile), num_tokens=num_tokens).verification
+    assert found.at(num_tokens).rule.rates == profile.rates
     assert profile.value.startswith("round_") == ("no publication" in profile.source)
     assert profile.value.startswith("derived_") == ("computed" in profile.source)
 

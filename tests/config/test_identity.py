@@ -1,6 +1,6 @@
 """The identity of cells, which names their records: it never moves; and the settings that make two cells the same."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ CELLS = {used: (ignored, known) for known, used, ignored in ROWS}
 
 
 def cell(settings):
-    config = {"verification": {}}
+    config = {}
     for setting in settings.split():
         key, _, value = setting.partition("=")
         section, _, name = key.rpartition(".")
@@ -32,7 +32,7 @@ def cell(settings):
 
 def recorded(settings):
     """The settings of a cell as its record holds them."""
-    return plain_values(asdict(settings)) | {
+    return plain_values(settings) | {
         "draft_sampling": settings.draft_sampling.value,
         "device": settings.backend.device,
         "dtype": settings.backend.dtype,
@@ -100,4 +100,4 @@ def test_cells_that_differ_in_named_settings_alone_have_one_key():
     named = "verification", "drafting.sampling"
     assert key_without(one, *named) == key_without(other, *named) != key_without(other)
     assert key_without(one, "verification") != key_without(other, "verification")
-    assert key_without(one, "seed") == key_without(plain_values(asdict(one)), "seed"), "a record's settings are as good"
+    assert key_without(one, "seed") == key_without(plain_values(one), "seed"), "a record's settings are as good"

@@ -151,7 +151,7 @@ def test_a_placeholder_ends_the_draft_without_a_flag(method, temperature):
     cache = draft.logits.clone()
     cache[torch.arange(K) >= ends[:, None]] = torch.nan
     held = replace(draft, token_ids=token_ids, logits=cache)
-    rule = Verification(method, **({"synthetic_rates": (1.0,) * K} if method is Method.synthetic else {}))
+    rule = Verification(method, **({"rates": (1.0,) * K} if method is Method.synthetic else {}))
     found = verify(target, held, round_sampling, rule, streams)
     assert not bool(found.invalid.any()) and bool((found.num_accepted <= ends).all())
     assert_same_verdict(verify_on_device(target, held, round_sampling, rule, streams), found)

@@ -20,7 +20,7 @@ TOP_3 = -sum(prob * math.log(prob) for prob in PROBS[:3])
 
 def half_open(**changed: float) -> Verification:
     """A window of 2, and a threshold that the target of these tests just reaches."""
-    given = {"fly_window_size": 2, "fly_entropy_threshold": TOP_3 * 0.9999} | changed
+    given = {"window_size": 2, "entropy_threshold": TOP_3 * 0.9999} | changed
     return Verification(Method.fly, **given)
 
 
@@ -63,9 +63,9 @@ def test_a_window_that_is_full_defers_the_token_in_front_of_it():
     assert accepted([list(each) for each in drafts], HALF_OPEN) == list(drafts.values())
     ragged = accepted([[1, 0, 0, 0]] * 4, HALF_OPEN, lengths=[3, 2, 1, 0])
     assert ragged == [3, 0, 0, 0], "tokens behind a request's own drafts are no window"
-    assert accepted([[1, 0, 1, 0]], half_open(fly_window_size=1)) == [4], "two deferrals in a round"
-    assert accepted([[1, 0, 0, 0]], half_open(fly_window_size=4)) == [0], "a window as long as the draft"
-    assert accepted([[1, 0, 0, 0]], half_open(fly_window_size=2**40)) == [0]
+    assert accepted([[1, 0, 1, 0]], half_open(window_size=1)) == [4], "two deferrals in a round"
+    assert accepted([[1, 0, 0, 0]], half_open(window_size=4)) == [0], "a window as long as the draft"
+    assert accepted([[1, 0, 0, 0]], half_open(window_size=2**40)) == [0]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_a_window_that_is_full_defers_the_token_in_front_of_it():
 )
 def test_the_gate_opens_at_its_threshold(top_k: int, entropy: float):
     """Would catch an entropy of other tokens, in bits, or normalised again."""
-    near = [half_open(fly_entropy_top_k=top_k, fly_entropy_threshold=entropy * each) for each in (0.9999, 1.0001)]
+    near = [half_open(entropy_top_k=top_k, entropy_threshold=entropy * each) for each in (0.9999, 1.0001)]
     assert [accepted([[1, 0, 0, 0]], each) for each in near] == [[4], [0]]
 
 
 def test_equal_logits_count_as_many_tokens_as_are_left():
     """Would catch a sum over distinct logits."""
     for factor, expected in ((0.9999, 4), (1.0001, 0)):
-        gate = half_open(fly_entropy_threshold=factor * 3 / 6 * math.log(6))
+        gate = half_open(entropy_threshold=factor * 3 / 6 * math.log(6))
         assert accepted([[1, 0, 0, 0]], gate, probs=(1 / 6,) * 6) == [expected]
 
 
@@ -92,9 +92,7 @@ def test_the_gate_reads_what_top_k_leaves():
     draft, settings = Draft(torch.tensor([[1, 0]] * 12), torch.full((12,), 2)), sampling_of(*[(1.0, 2, 1.0, 0.0)] * 12)
     batch = KernelRound(rows, draft, settings, Streams(indices, indices, indices)).on(DEVICE)
     entropy = -sum(prob / 0.8 * math.log(prob / 0.8) for prob in (0.5, 0.3))
-    gates = [
-        Verification(Method.fly, fly_window_size=1, fly_entropy_threshold=entropy * each) for each in (0.9999, 1.0001)
-    ]
+    gates = [Verification(Method.fly, window_size=1, entropy_threshold=entropy * each) for each in (0.9999, 1.0001)]
     opened, closed = (batch.found(gate) for gate in gates)
     assert_same_verdict(opened, batch.expected(gates[0]))
     assert_same_verdict(closed, batch.expected(Verification(Method.probabilistic)))
@@ -106,7 +104,7 @@ def test_the_gate_reads_what_a_mask_leaves():
     allowed = TokenMask(torch.tensor([[0b000111]], dtype=torch.int32), torch.zeros(5, dtype=torch.long))
     left = -sum(prob / 0.9 * math.log(prob / 0.9) for prob in PROBS[:3])
     for factor, expected in ((0.9999, 4), (1.0001, 0)):
-        gate = half_open(fly_entropy_threshold=left * factor)
+        gate = half_open(entropy_threshold=left * factor)
         assert accepted([[1, 0, 0, 0]], gate, mask=allowed) == [expected]
 
 
@@ -115,7 +113,7 @@ def test_sampled_drafts_are_deferred_as_defined(setting: Setting):
     """Against the definition, token by token; also that the token behind the accepted ones is the native residual's."""
     num_requests, width, window, threshold = 60, 5, 2, 0.6
     batch = Round([setting] * num_requests, [width] * num_requests, vocab_size=40, seed=4)
-    verdict = batch.verify(Verification(Method.fly, fly_window_size=window, fly_entropy_threshold=threshold))
+    verdict = batch.verify(Verification(Method.fly, window_size=window, entropy_threshold=threshold))
     native = batch.verify(Verification(Method.probabilistic))
     rows = sampling_rows(batch.sampling, torch.zeros(width, dtype=torch.long))
     warm = replace(rows, temperature=torch.ones(width)) if setting is GREEDY else rows

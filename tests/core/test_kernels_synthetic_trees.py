@@ -56,7 +56,7 @@ def test_what_cannot_be_emitted_is_flagged_and_a_place_without_a_token_is_not():
     plain = Sampling.same_for_all(4, 1.0, 0, 1.0, 0.0)
     batch = TreeRound(*(moved(each, DEVICE) for each in (target.flatten(0, 1), draft, plain, streams_of(4, 2))))
     inputs = batch.rows, batch.draft, batch.sampling
-    first = Verification(SYNTHETIC, synthetic_tree_rates=((1.0,),))
+    first = Verification(SYNTHETIC, tree_rates=((1.0,),))
     found = verify(*inputs, first, batch.streams)
     assert found.invalid.tolist() == [True, False, False, True]
     assert found.path.tolist() == [[-1, -1], [1, -1], [0, -1], [0, -1]]

@@ -286,7 +286,7 @@ def test_inputs_are_left_as_they_were():
 def test_synthetic_without_a_rate_for_each_position_is_an_error():
     batch = kernel_round([PLAIN], [3], 63)
     with pytest.raises(ValueError, match="all 3 positions of the draft; found 2 rates"):
-        batch.found(Verification(Method.synthetic, synthetic_rates=(0.5, 0.2)))
+        batch.found(Verification(Method.synthetic, rates=(0.5, 0.2)))
 
 
 def test_more_block_drafts_than_one_number_has_bits_are_refused():

@@ -5,6 +5,7 @@ than the record says, or a rule that is certified though it lies.
 """
 
 import json
+import pickle
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,14 +19,16 @@ from experiments.replay import main as replay
 from harness.analysis import load_results
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.checks.certification.report import JSON
-from harness.config.cell import BackendConfig, CellConfig, DrafterConfig, DrafterKind, VerificationConfig
+from harness.config.cell import BackendConfig, CellConfig, DrafterConfig, DrafterKind
 from harness.config.guarantee import OWN_METHOD, labels
-from harness.config.identity import determinants
-from harness.config.imported import ImportPath
+from harness.config.identity import determinants, plain_values
 from harness.config.schema import SettingsError
+from harness.config.verification import verification_of
+from harness.records.files import identity
 from harness.records.runs import read_runs
 from harness.records.same_tokens import same_tokens
 from harness.runner.plan.compose import compose_plan
+from harness.runner.plan.from_records import recorded_cell
 from kernels.contract import Guarantee
 from kernels.methods import MethodTraits, OwnMethod
 from tests.support import own_methods
@@ -93,6 +96,41 @@ def test_its_name_is_part_of_the_id_and_its_traits_decide_the_drafts():
     assert labels(other) == ("lossy", OWN_METHOD)
 
 
+def test_its_fields_are_settings_as_those_of_a_built_in_method():
+    """Would catch an own rule that a sweep, a record or another process knows with its defaults alone."""
+    rule = own_path("Generous")
+    given = [f"verification={rule},strict", "verification.bonus=1.1,1.5", "measurement.baseline=false", *SMALL]
+    cells = compose_plan(["drafter=draft_model", *given]).cells
+    assert [plain_values(cell)["verification"] for cell in cells] == [
+        {"method": rule, "bonus": 1.1},
+        {"method": rule, "bonus": 1.5},
+        {"method": "strict"},
+    ]
+    assert len({identity(determinants(cell)) for cell in cells}) == 3
+    assert pickle.loads(pickle.dumps(cells)) == cells
+    record = SimpleNamespace(cell_id="own", config=plain_values(cells[1]))
+    assert recorded_cell(record).verification == cells[1].verification
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("verification.bonus=much", "verification.bonus: expected a number, found much"),
+        ("verification.bouns=1", r"unknown setting 'verification.bouns' \(did you mean verification.bonus\?\)"),
+        ("verification.epsilon=0.1", "used only with verification=typical"),
+    ],
+)
+def test_a_wrong_setting_of_it_is_refused(setting, words):
+    with pytest.raises(SettingsError, match=words):
+        compose_plan([f"verification={own_path('Generous')}", "drafter=draft_model", setting])
+
+
+def test_an_object_brings_its_parameters():
+    assert verification_of(own_path("lossy")).rule.bonus == 1.3
+    (cell,) = compose_plan(["drafter=mtp", f"verification={own_path('mean')}", "measurement.baseline=false"]).cells
+    assert cell.verification.rule.bonus == 1.05
+
+
 def own_path(name: str) -> str:
     return f"tests.support.own_methods:{name}"
 
@@ -138,7 +176,7 @@ def test_on_a_gpu_it_asks_for_a_run_without_graphs(graphs):
     """Would catch a cell whose baseline has graphs, and is therefore not found."""
     cell = CellConfig(
         drafter=DrafterConfig(DrafterKind.ngram),
-        verification=VerificationConfig(ImportPath(HALF)),
+        verification=verification_of(HALF),
         backend=BackendConfig(graphs=graphs),
     )
     models = SimpleNamespace(loaded=SimpleNamespace(device=torch.device("cuda")))

@@ -21,8 +21,8 @@ CASES = {
     "probabilistic": PROBABILISTIC,
     "lenient": Verification(Method.lenient, leniency=0.4),
     "typical": Verification(Method.typical, epsilon=0.3, delta=0.6),
-    "synthetic": Verification(Method.synthetic, synthetic_rates=(0.7, 0.2)),
-    "threshold": Verification(Method.threshold, threshold_single=0.5, threshold_acc=0.7),
+    "synthetic": Verification(Method.synthetic, rates=(0.7, 0.2)),
+    "threshold": Verification(Method.threshold, single=0.5, acc=0.7),
     "strict": Verification(Method.strict),
 }
 SETTINGS = ({}, {"temperature": 0.6}, {"top_k": 2}, {"temperature": 0.0})

@@ -141,4 +141,4 @@ def test_greedy_verification_refuses_a_temperature():
 def test_synthetic_without_a_rate_for_each_position_is_an_error():
     batch = Round([PLAIN], [3], vocab_size=5)
     with pytest.raises(ValueError, match="all 3 positions of the draft; found 2 rates"):
-        batch.verify(Verification(Method.synthetic, synthetic_rates=(0.5, 0.2)))
+        batch.verify(Verification(Method.synthetic, rates=(0.5, 0.2)))

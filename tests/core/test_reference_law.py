@@ -74,7 +74,7 @@ def test_draft_without_a_target_probability_is_never_accepted():
     [
         (Verification(Method.typical), 0.05),
         (Verification(Method.lenient, leniency=0.5), 0.02),
-        (Verification(Method.fly, fly_window_size=1), 0.02),
+        (Verification(Method.fly, window_size=1), 0.02),
     ],
     ids=["typical", "lenient", "fly"],
 )

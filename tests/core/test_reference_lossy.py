@@ -23,7 +23,7 @@ def test_synthetic_accepts_at_its_rates_whatever_the_tokens(setting: Setting):
         target,
         draft,
         sampling_of(*[setting] * num_rows),
-        Verification(Method.synthetic, synthetic_rates=RATES),
+        Verification(Method.synthetic, rates=RATES),
         streams,
     )
     counts = torch.bincount(verdict.num_accepted, minlength=4)
@@ -36,7 +36,7 @@ def test_synthetic_accepts_at_its_rates_whatever_the_tokens(setting: Setting):
 def test_synthetic_rates_of_one_and_zero_are_certain():
     draft = Draft(torch.zeros(50, 4, dtype=torch.long), torch.full((50,), 4))
     streams = Streams(torch.arange(50), torch.arange(50), torch.arange(50))
-    verification = Verification(Method.synthetic, synthetic_rates=(1.0, 1.0, 0.0, 0.0))
+    verification = Verification(Method.synthetic, rates=(1.0, 1.0, 0.0, 0.0))
     verdict = verify(torch.zeros(250, 3), draft, sampling_of(*[PLAIN] * 50), verification, streams)
     assert verdict.num_accepted.tolist() == [2] * 50
 

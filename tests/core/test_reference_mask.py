@@ -189,7 +189,7 @@ def small_round(setting: Setting, target: list[list[float]], drafts: list[int]):
 def test_forbidden_draft_token_is_rejected_and_only_the_allowed_one_is_emitted(method: Method, setting: Setting):
     target, draft, sampling, streams = small_round(setting, [[9.0, 0.0, 8.0], [0.0, 0.0, 0.0]], [0])
     mask = TokenMask(words_of([[1]]), torch.tensor([0, 0]))
-    rule = Verification(method, **({"synthetic_rates": (0.0,)} if method is Method.synthetic else {}))
+    rule = Verification(method, **({"rates": (0.0,)} if method is Method.synthetic else {}))
     verdict = verify(target, draft, sampling, rule, streams, mask)
     assert verdict.token_ids.tolist() == [[1, -1]]
     assert not verdict.invalid.any()
@@ -198,7 +198,7 @@ def test_forbidden_draft_token_is_rejected_and_only_the_allowed_one_is_emitted(m
 def test_synthetic_ignores_tokens_and_emits_an_allowed_one():
     target, draft, sampling, streams = small_round(PLAIN, [[9.0, 0.0, 8.0], [0.0, 5.0, 0.0]], [0])
     mask = TokenMask(words_of([[1], [2]]), torch.tensor([0, 1]))
-    rule = Verification(Method.synthetic, synthetic_rates=(1.0,))
+    rule = Verification(Method.synthetic, rates=(1.0,))
     assert verify(target, draft, sampling, rule, streams, mask).token_ids.tolist() == [[0, 2]]
 
 
@@ -206,7 +206,7 @@ def test_synthetic_ignores_tokens_and_emits_an_allowed_one():
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
 def test_row_without_an_allowed_token_is_flagged(method: Method, setting: Setting):
     target, draft, sampling, streams = small_round(setting, [[9.0, 0.0, 8.0], [0.0, 0.0, 0.0]], [0])
-    rule = Verification(method, **({"synthetic_rates": (1.0,)} if method is Method.synthetic else {}))
+    rule = Verification(method, **({"rates": (1.0,)} if method is Method.synthetic else {}))
     verdict = verify(target, draft, sampling, rule, streams, TokenMask(words_of([[]]), torch.tensor([0, -1])))
     assert verdict.invalid.tolist() == [True]
     assert verdict.num_accepted.tolist() == [0]

@@ -14,16 +14,16 @@ CASES = {
     "typical, loose": Verification(Method.typical, epsilon=0.3, delta=0.6),
     "lenient": Verification(Method.lenient, leniency=0.4),
     "lenient, nearly lossless": Verification(Method.lenient, leniency=0.95),
-    "synthetic": Verification(Method.synthetic, synthetic_rates=(0.7, 0.2)),
-    "threshold": Verification(Method.threshold, threshold_single=0.5, threshold_acc=0.7),
-    "threshold, single alone": Verification(Method.threshold, threshold_single=0.4),
+    "synthetic": Verification(Method.synthetic, rates=(0.7, 0.2)),
+    "threshold": Verification(Method.threshold, single=0.5, acc=0.7),
+    "threshold, single alone": Verification(Method.threshold, single=0.4),
     "strict": Verification(Method.strict),
     "probabilistic": Verification(Method.probabilistic),
     "block": Verification(Method.block),
 }
 
 
-FLY = Verification(Method.fly, fly_window_size=1)
+FLY = Verification(Method.fly, window_size=1)
 
 
 def closed_form(tree: Tree, verification: Verification, one_hot: bool = False) -> list[float]:
@@ -63,7 +63,7 @@ def test_a_one_hot_proposal_is_judged_by_its_tokens(verification: Verification):
 @pytest.mark.parametrize("setting", [{}, {"temperature": 0.6}, {"top_k": 2}], ids=str)
 def test_flys_estimate_is_its_distance_on_average_over_drafts(setting: dict[str, float]):
     """Would catch a residual that does not lose what deferral keeps, and a window that counts its own token."""
-    verification = Verification(Method.fly, fly_window_size=2, fly_entropy_threshold=0.1)
+    verification = Verification(Method.fly, window_size=2, entropy_threshold=0.1)
     tree = random_tree(seed=8, num_draft_tokens=3, **setting)
     found = torch.tensor(closed_form(tree, verification), dtype=torch.float64)
     average = float((tree.path_probs(tree.draft_probs) * found).sum())

@@ -33,7 +33,7 @@ def paths_of(shape: Tree, rates: tuple[tuple[float, ...], ...] = RATES) -> torch
         parents=torch.tensor(shape).expand(COUNT, -1),
     )
     plain = Sampling.same_for_all(COUNT, 1.0, 0, 1.0, 0.0)
-    rule = Verification(SYNTHETIC, synthetic_tree_rates=rates)
+    rule = Verification(SYNTHETIC, tree_rates=rates)
     found = verify(torch.zeros(COUNT * (len(shape) + 1), 2), draft, plain, rule, streams_of(COUNT))
     assert found.path is not None and not found.invalid.any()
     return found.path
@@ -78,10 +78,10 @@ def test_with_one_child_a_node_it_accepts_what_it_accepts_of_a_chain():
     draft = Draft(torch.ones(count, width, dtype=torch.long), torch.arange(count) % (width + 1))
     plain, rows = Sampling.same_for_all(count, 1.0, 0, 1.0, 0.0), torch.zeros(count * (width + 1), 3)
     streams = streams_of(count)
-    of_chain = verify(rows, draft, plain, Verification(SYNTHETIC, synthetic_rates=rates), streams)
+    of_chain = verify(rows, draft, plain, Verification(SYNTHETIC, rates=rates), streams)
     conditional = tuple((rate / before,) for before, rate in zip((1.0, *rates), rates, strict=False))
     tree = Draft(draft.token_ids, draft.num_draft_tokens, parents=chain_parents(count, width))
-    found = verify(rows, tree, plain, Verification(SYNTHETIC, synthetic_tree_rates=conditional), streams)
+    found = verify(rows, tree, plain, Verification(SYNTHETIC, tree_rates=conditional), streams)
     assert torch.equal(found.num_accepted, of_chain.num_accepted) and len(found.num_accepted.unique()) == 5
 
 
@@ -90,7 +90,7 @@ def test_with_one_child_a_node_it_accepts_what_it_accepts_of_a_chain():
 )
 def test_rates_that_are_no_probabilities_are_refused(rates: tuple[tuple[float, ...], ...]):
     with pytest.raises(ValueError, match="rates in \\[0, 1\\] of a node's children whose sum is at most 1, found"):
-        Verification(SYNTHETIC, synthetic_tree_rates=rates)
+        Verification(SYNTHETIC, tree_rates=rates)
 
 
 def test_rates_of_the_other_shape_of_drafts_are_refused():
@@ -99,11 +99,11 @@ def test_rates_of_the_other_shape_of_drafts_are_refused():
     plain, streams = Sampling.same_for_all(1, 1.0, 0, 1.0, 0.0), streams_of(1)
     chain = Draft(torch.zeros(1, 2, dtype=torch.long), torch.tensor([2]))
     tree = Draft(chain.token_ids, chain.num_draft_tokens, parents=torch.tensor([[-1, -1]]))
-    of_chains = Verification(SYNTHETIC, synthetic_rates=(0.5, 0.2))
-    of_trees = Verification(SYNTHETIC, synthetic_tree_rates=RATES)
-    with pytest.raises(ValueError, match="synthetic_tree_rates must have the rates of trees"):
+    of_chains = Verification(SYNTHETIC, rates=(0.5, 0.2))
+    of_trees = Verification(SYNTHETIC, tree_rates=RATES)
+    with pytest.raises(ValueError, match="tree_rates must have the rates of trees"):
         verify(torch.zeros(3, 2), tree, plain, of_chains, streams)
-    with pytest.raises(ValueError, match="synthetic_rates must cover all 2 positions"):
+    with pytest.raises(ValueError, match="rates must cover all 2 positions"):
         verify(torch.zeros(3, 2), chain, plain, of_trees, streams)
     with pytest.raises(ValueError, match="expected None, a chain"):
         custom_ops.verify(torch.zeros(3, 2), tree, plain, of_trees, streams)

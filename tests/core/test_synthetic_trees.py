@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from experiments import run as command
-from harness.config.acceptance_profiles import TREE_PROFILES, AcceptanceProfile
 from harness.config.identity import determinants
 from harness.config.tree import branching, most_children
 from harness.config.usage import normal_form
 from harness.records.files import identity, read_cell
 from harness.runner.plan.compose import compose_plan
+from kernels.methods.acceptance_profiles import TREE_PROFILES, AcceptanceProfile
 from tests.support.tiny_shapes import shape_folder
 
 DRAFTS = ("drafter=eagle3", "verification=synthetic")
-NONE, PROFILE = "verification.synthetic_tree_rates=[]", "verification.profile=zoo_eagle3_t1"
+NONE, PROFILE = "verification.tree_rates=[]", "verification.profile=zoo_eagle3_t1"
 TABLE = Path(__file__).parents[2] / "results" / "zoo_tree_children" / "tables" / "tree_children.csv"
 """What the profiles of trees are copied from."""
 
@@ -29,28 +29,28 @@ def cells(*arguments):
 
 def test_one_sweep_has_rates_of_chains_and_of_trees():
     """Each cell keeps its own. Would catch a chain whose identity depends on rates of trees."""
-    chain, tree = cells("drafting.tree=null,2-2", "verification.synthetic_tree_rates=[[0.7,0.1],[0.6]]")
-    assert chain.verification.synthetic_tree_rates == [] and len(chain.verification.synthetic_rates) == 4
-    assert tree.verification.synthetic_rates == [] and tree.verification.tree_rates == [[0.7, 0.1], [0.6]]
+    chain, tree = cells("drafting.tree=null,2-2", "verification.tree_rates=[[0.7,0.1],[0.6]]")
+    assert chain.verification.rule.tree_rates == () and len(chain.verification.rule.rates) == 4
+    assert tree.verification.rule.rates == () and tree.verification.rule.tree_rates == ((0.7, 0.1), (0.6,))
     assert normal_form(chain) == normal_form(cells()[0])
-    assert tree.verification.verification(6).rule.synthetic_tree_rates == ((0.7, 0.1), (0.6,))
+    assert tree.verification.at(6).rule.tree_rates == ((0.7, 0.1), (0.6,))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("drafting.tree=2-2 verification.synthetic_tree_rates=[[0.7,0.4]]", "whose sum is at most 1, found .0.7, 0.4."),
-        ("verification.synthetic_tree_rates=[[0.5]]", "used only with .* drafting.tree, such as"),
-        ("drafting.tree=2-2 verification.synthetic_rates=[0.5]", "used only with .* without drafting.tree"),
-        (f"drafting.tree=2-2 {NONE}", "has rates of chains, found drafting.tree=2-2; give .*synthetic_tree_rates"),
-        ("verification.synthetic_rates=[]", "has rates of trees, found drafting.tree=null; give .*synthetic_rates"),
-        ("drafting.tree=2-2 verification.profile=round_eagle_k3 verification.synthetic_rates=[]", "for trees or for"),
+        ("drafting.tree=2-2 verification.tree_rates=[[0.7,0.4]]", "whose sum is at most 1, found .0.7, 0.4."),
+        ("verification.tree_rates=[[0.5]]", "used only with .* drafting.tree, such as"),
+        ("drafting.tree=2-2 verification.rates=[0.5]", "used only with .* without drafting.tree"),
+        (f"drafting.tree=2-2 {NONE}", "expected rates of trees .*, found those of chains; give .*tree_rates"),
+        ("verification.rates=[]", "found rates of trees and drafting.tree=null; give .*rates"),
+        ("drafting.tree=2-2 verification.profile=round_eagle_k3 verification.rates=[]", "for trees or for"),
         (
             f"drafting.tree=2-2 {PROFILE}",
-            "found synthetic_rates, synthetic_tree_rates, profile with .*; clear the others",
+            "found rates, tree_rates, profile; clear the others",
         ),
-        (f"{PROFILE} {NONE}", "profile=zoo_eagle3_t1 holds for trees or for chains alone, found drafting.tree=None"),
-        (f"drafting.tree=5 {PROFILE} {NONE}", "fewer depths or children than drafting.tree=5 has"),
+        (f"{PROFILE} {NONE}", "profile=zoo_eagle3_t1 holds for trees or for chains alone, found a chain"),
+        (f"drafting.tree=5 {PROFILE} {NONE}", "fewer depths or children than the tree"),
         (f"drafting.tree=dynamic:20-9-3 {PROFILE} {NONE}", "fewer depths or children"),
         ("drafting.tree=2-2 drafting.sampling=coupled", "drawn with noise of its own"),
     ],
@@ -86,22 +86,22 @@ def test_a_profile_of_trees_is_its_rates():
     """Would catch two records of cells that cannot differ, and a profile that does not reach the core."""
     named = f"drafting.tree=2-2 {PROFILE} {NONE}".split()
     rates = [list(level) for level in TREE_PROFILES[AcceptanceProfile.zoo_eagle3_t1].rates]
-    (by_name,), (by_rates,) = cells(*named), cells("drafting.tree=2-2", f"verification.synthetic_tree_rates={rates}")
-    assert by_name.verification.verification(6) == by_rates.verification.verification(6)
+    (by_name,), (by_rates,) = cells(*named), cells("drafting.tree=2-2", f"verification.tree_rates={rates}")
+    assert by_name.verification.at(6) == by_rates.verification.at(6)
     assert identity(determinants(by_name, "p", {})) == identity(determinants(by_rates, "p", {}))
 
 
 def test_the_experiment_of_trees_and_chains_has_the_rates_of_one_profile():
     """Its sweep cannot name the profile, which is of trees alone. Would catch a copy that is not up to date."""
     found = [cell for cell in compose_plan(["experiment=trees_llama3_8b"]).cells if not cell.is_baseline]
-    levels = [list(level) for level in TREE_PROFILES[AcceptanceProfile.zoo_eagle_t1].rates]
+    levels = TREE_PROFILES[AcceptanceProfile.zoo_eagle_t1].rates
     of_chains = list(accumulate((level[0] for level in levels), mul))
     assert any(cell.drafts_tree for cell in found) and any(not cell.drafts_tree for cell in found)
     for cell in found:
         if cell.drafts_tree:
-            assert cell.verification.tree_rates == levels
+            assert cell.verification.rule.tree_rates == levels
         else:
-            rates = cell.verification.verification(cell.drafting.num_speculative_tokens).rule.synthetic_rates
+            rates = cell.verification.at(cell.drafting.num_speculative_tokens).rule.rates
             assert rates == pytest.approx(of_chains[: len(rates)], abs=5e-4)
 
 
@@ -122,15 +122,15 @@ def test_the_engine_accepts_what_the_rates_say(tmp_path):
     ]
     arguments += ["target.name=tiny", "drafting.tree=2-2-1", "verification.profile=null", "workload.num_requests=3"]
     arguments += ["workload.prompt_tokens=9", "decoding.max_new_tokens=10", "measurement.num_warmup_requests=0"]
-    arguments += ["verification.synthetic_tree_rates=[[0,1],[1],[0]]", f"output.folder={tmp_path / 'run'}"]
+    arguments += ["verification.tree_rates=[[0,1],[1],[0]]", f"output.folder={tmp_path / 'run'}"]
     assert command.main([*arguments, "backend.device=cpu", "measurement.baseline=false", "--format", "md"]) == 0
     (path,) = (tmp_path / "run" / "cells").iterdir()
     record = read_cell(path)
     assert record.labels == ("synthetic", "weights: random")
-    assert record.config["verification"]["synthetic_tree_rates"] == [[0, 1], [1], [0]]
+    assert record.config["verification"]["tree_rates"] == [[0, 1], [1], [0]]
     rounds = [item for request in record.requests for item in request.rounds if item.num_proposed_tokens]
     # of 10 tokens the prefill gives one, and each round three
     assert len(rounds) == 9 and {item.path for item in rounds} == {(1, 4)}
     assert {item.num_accepted_tokens for item in rounds if item.num_draft_tokens == 10} == {2}
     methods = next((tmp_path / "run" / "tables").glob("methods.md")).read_text(encoding="utf-8")
-    assert "synthetic(synthetic_tree_rates=0/1 1 0)" in methods and "drafts were accepted at given rates" in methods
+    assert "synthetic(tree_rates=0/1 1 0)" in methods and "drafts were accepted at given rates" in methods

@@ -32,11 +32,11 @@ def share_accepted(probability: float, **thresholds: float) -> float:
     ("probability", "thresholds", "expected"),
     [
         (0.3, {}, 0.3),
-        (0.3, {"threshold_acc": 0.5}, 0.6),
-        (0.3, {"threshold_acc": 0.25}, 1.0),
-        (0.3, {"threshold_single": 0.29}, 1.0),
-        (0.3, {"threshold_single": 0.31}, 0.3),
-        (0.3, {"threshold_single": 0.31, "threshold_acc": 0.5}, 0.6),
+        (0.3, {"acc": 0.5}, 0.6),
+        (0.3, {"acc": 0.25}, 1.0),
+        (0.3, {"single": 0.29}, 1.0),
+        (0.3, {"single": 0.31}, 0.3),
+        (0.3, {"single": 0.31, "acc": 0.5}, 0.6),
     ],
 )
 def test_a_token_passes_by_either_threshold(probability: float, thresholds: dict, expected: float):
@@ -47,7 +47,7 @@ def test_at_1_it_is_strict_and_below_it_is_not_lossless():
     tree = random_tree(seed=4, num_draft_tokens=2)
     strict, ones = (law_of_method(tree, Verification(method)) for method in (Method.strict, Method.threshold))
     torch.testing.assert_close(strict, ones, rtol=0, atol=EXACT)
-    for thresholds in ({"threshold_single": 0.4}, {"threshold_acc": 0.6}):
+    for thresholds in ({"single": 0.4}, {"acc": 0.6}):
         law = law_of_method(tree, Verification(Method.threshold, **thresholds))
         assert total_variation(tree, law) > 0.02
 
@@ -56,14 +56,14 @@ def test_the_kernels_read_both_thresholds():
     """Would catch parameters that change places."""
     batch = kernel_round(MIXED, LENGTHS, 12, seed=9)
     results = []
-    for thresholds in ({}, {"threshold_single": 0.2}, {"threshold_acc": 0.01}):
+    for thresholds in ({}, {"single": 0.2}, {"acc": 0.01}):
         rule = Verification(Method.threshold, **thresholds)
         assert_same_verdict(batch.found(rule), batch.expected(rule))
         results.append(batch.expected(rule).num_accepted.tolist())
     assert len(set(map(tuple, results))) == 3
 
 
-@pytest.mark.parametrize("thresholds", [{"threshold_single": 0.0}, {"threshold_acc": 1.1}])
+@pytest.mark.parametrize("thresholds", [{"single": 0.0}, {"acc": 1.1}])
 def test_thresholds_out_of_range_are_refused(thresholds: dict):
     with pytest.raises(ValueError, match=r"must lie in \(0, 1\]"):
         Verification(Method.threshold, **thresholds)

@@ -12,7 +12,7 @@ from harness.config.guarantee import OTHER_DRAFTS, guarantee, labels
 from harness.config.identity import determinants
 from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sampling import SamplingSettings
-from harness.config.sections import BackendConfig, DecodingConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.usage import normal_form, without_effect
 from harness.drafters.draft_logits import Caching
 from harness.drafters.registry import caching_of
@@ -20,6 +20,7 @@ from harness.engine.engine import Engine
 from harness.records.acceptance_terms import collect_terms
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.core import Core, reference_core
+from kernels.verification import Verification
 from tests.support.toy_markov import ToyHead, outputs, toy_engine, toy_requests, transitions
 
 Method = VerificationMethod
@@ -42,7 +43,7 @@ def cell(
         drafter=DrafterConfig(kind),
         drafting=drafting,
         decoding=DecodingConfig(temperature=temperature),
-        verification=VerificationConfig(method),
+        verification=Verification(method),
         backend=BackendConfig(dtype=of_drafter),
     )
 

@@ -259,5 +259,5 @@ def test_a_throughput_run_from_the_command_to_the_records(folder, tmp_path):
         assert record.target_cache_bytes == NUM_LAYERS * layer_bytes
         assert record.drafter_cache_bytes == (0 if kind == "none" else layer_bytes)
         if kind == "mtp":
-            assert record.config["verification"]["synthetic_rates"] == [0.7, 0.36, 0.14]
+            assert record.config["verification"]["rates"] == [0.7, 0.36, 0.14]
             assert sum(item.num_draft_tokens for request in record.requests for item in request.rounds) > 0

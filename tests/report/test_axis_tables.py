@@ -67,7 +67,7 @@ def test_random_weights_choose_no_depth_but_under_synthetic_acceptance():
     random = {"target__weights": "random", "drafter__weights": "random"}
     cells = analysed(baseline(target__weights="random"), *(cell(depth, **random) for depth in (1, 3)))
     assert depth_tables(cells) == []
-    rates = {"method": "synthetic", "verification__synthetic_rates": [0.6, 0.3, 0.2], "guarantee": "synthetic"}
+    rates = {"method": "synthetic", "verification__rates": [0.6, 0.3, 0.2], "guarantee": "synthetic"}
     best, _ = depth_tables(analysed(*(cell(depth, **rates, **random) for depth in (1, 3))))
     assert column(best, "best K") == ["3"]
 

@@ -78,7 +78,7 @@ def of_rates(*rates, **changes):
     """A cell by synthetic verification with as many draft tokens as rates."""
     settings = config(
         verification__method="synthetic",
-        verification__synthetic_rates=list(rates),
+        verification__rates=list(rates),
         drafting__num_speculative_tokens=len(rates),
         guarantee="synthetic",
         **changes,
@@ -99,8 +99,8 @@ def test_one_list_of_rates_is_one_series_over_all_k():
     that take another id for it."""
     cells = analysed(*(of_rates(*rates) for rates in ([0.8], [0.8, 0.6], [0.8, 0.6, 0.4], [0.7, 0.6, 0.5])))
     assert lines_of(cells) == {
-        "synthetic(synthetic_rates=0.8/0.6/0.4) [synthetic]": [1, 2, 3],
-        "synthetic(synthetic_rates=0.7/0.6/0.5) [synthetic]": [3],
+        "synthetic(rates=0.8/0.6/0.4) [synthetic]": [1, 2, 3],
+        "synthetic(rates=0.7/0.6/0.5) [synthetic]": [3],
     }
     assert len({cell["verification"] for cell in cells}) == len({cell.record.cell_id for cell in cells}) == 4
 

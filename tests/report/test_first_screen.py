@@ -161,7 +161,7 @@ def test_a_method_that_is_not_lossless_does_not_keep_most():
 def test_random_weights_and_set_acceptance_answer_nothing():
     assert "acceptance says nothing here, weights are random" in verdict(blocks(screen("random weights").cells)[0])
     assert "position" not in " ".join(screen("random weights").tables[0].header)
-    synthetic = drafted("synthetic", verification__synthetic_rates=[0.6, 0.5, 0.4], guarantee="synthetic")
+    synthetic = drafted("synthetic", verification__rates=[0.6, 0.5, 0.4], guarantee="synthetic")
     text = verdict(blocks(analysed(baseline(), synthetic))[0])
     assert text.startswith("acceptance was set, not measured. Speed: ")
 

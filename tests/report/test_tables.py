@@ -10,11 +10,11 @@ import pytest
 from harness.analysis.cell import analyse
 from harness.analysis.comparison import comparisons_frame, groups, same_law
 from harness.analysis.definitions import INTERVALS
-from harness.config.acceptance_profiles import AcceptanceProfile
 from harness.records.runs import read_runs
 from harness.report.bound_notes import DRAFTED_ENDS
 from harness.report.tables.methods import PR_NAMES, method_tables, paired_table
 from harness.report.tables.summary import summary_table
+from kernels.methods.acceptance_profiles import AcceptanceProfile
 from tests.support.synthetic_cells import analysed, baseline_settings, config, drafted, simulated_cell, simulated_run
 from tests.support.table_columns import column, column_of
 
@@ -106,7 +106,7 @@ def test_synthetic_profiles_stand_in_the_order_of_what_they_accept():
     for profile in ("derived_glm47_mtp_probabilistic_k3", "derived_glm47_mtp_strict_k3"):
         rates = list(AcceptanceProfile(profile).rates)
         settings = {"verification__method": "synthetic", "verification__profile": profile}
-        settings |= {"verification__synthetic_rates": rates, "guarantee": "synthetic"}
+        settings |= {"verification__rates": rates, "guarantee": "synthetic"}
         records.append(simulated_cell(config(**settings), rates, num_prompts=3))
     (table,) = method_tables(analysed(*records))
     assert "strict_k3" in table.header[1] and "probabilistic_k3" in table.header[2]

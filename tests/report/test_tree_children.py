@@ -60,7 +60,7 @@ def test_a_depth_that_is_no_evidence_is_counted_neither_way():
 def test_the_table_ends_with_the_rates_as_a_setting():
     (table,) = tree_children_tables([cell_of(*ROUNDS)])
     assert len(table.rows) == 5 and table.header[-1] == "acceptance of the child (%)"
-    assert any("verification.synthetic_tree_rates=[[0.5,0.333],[0.4,0.333],[1]]" in note for note in table.notes)
+    assert any("verification.tree_rates=[[0.5,0.333],[0.4,0.333],[1]]" in note for note in table.notes)
 
 
 def test_there_is_no_table_of_chains_nor_where_siblings_or_rounds_are_not_known():

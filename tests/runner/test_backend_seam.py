@@ -17,7 +17,6 @@ from harness.config.cell import (
     DrafterConfig,
     DrafterKind,
     MeasurementConfig,
-    VerificationConfig,
     WorkloadConfig,
 )
 from harness.config.schema import SettingsError
@@ -29,6 +28,7 @@ from harness.report.write import write_results
 from harness.runner.plan.compose import compose_plan
 from harness.runner.run_cells import run_cells
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
 from tests.support.fake_servers import NUM_STEPS
 
@@ -46,7 +46,7 @@ def run_on(tmp_path, name, module="tests.support.fake_servers"):
         measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=200),
     )
     methods = (VerificationMethod.strict, VerificationMethod.block)
-    cells = [replace(cell, verification=VerificationConfig(method)) for method in methods]
+    cells = [replace(cell, verification=Verification(method)) for method in methods]
     run_cells(plan(tmp_path, *cells), tmp_path, Silent(), [])
     return tmp_path, load_results(tmp_path).set_index("verification")
 

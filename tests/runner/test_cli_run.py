@@ -53,10 +53,10 @@ def test_help_names_every_group_option_and_setting(capsys):
             [
                 "drafter=mtp",
                 "verification=synthetic",
-                "verification.synthetic_rates=[]",
-                "verification.synthetic_length=inf",
+                "verification.rates=[]",
+                "verification.length=inf",
             ],
-            "verification.synthetic_length: expected 1 or more, up to K + 1, found inf",
+            "verification: length must be 1 or more, up to K + 1, found inf",
         ),
         (["verification.delta=nan", "verification=typical", "drafter=mtp"], "delta must be positive and finite"),
         (

@@ -12,7 +12,7 @@ from harness.config.models import DrafterKind
 from harness.config.schema import SettingsError, all_settings, group_options
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.overrides import read_overrides
-from kernels.methods import NAMED_METHODS, TreeMethod, VerificationMethod
+from kernels.methods import NAMED_METHODS, TreeMethod
 
 NEEDED = {
     **{
@@ -133,7 +133,7 @@ def test_a_single_cell_gets_its_baseline():
         ("drafting.num_speculative_tokens=range(1,4)", [1, 2, 3]),
         ("decoding.temperature=range(0,1,0.25)", [0, 0.25, 0.5, 0.75]),
         ("drafter=glob(eagle*)", ["eagle", "eagle3"]),
-        ("verification.synthetic_rates=[0.8,0.5],[0.9,0.4]", [[0.8, 0.5], [0.9, 0.4]]),
+        ("verification.rates=[0.8,0.5],[0.9,0.4]", [[0.8, 0.5], [0.9, 0.4]]),
         ("workload.path=größe.jsonl,'a ö',zzzö", ["größe.jsonl", "a ö", "zzzö"]),
         ("workload.categories=[日本語],[öf6]", [["日本語"], ["öf6"]]),
     ],
@@ -146,8 +146,8 @@ def test_ranges_globs_and_lists_are_sweeps_too(argument, values):
 
 def test_one_list_of_synthetic_rates_serves_every_depth_and_each_cell_records_its_own():
     depths = "drafting.num_speculative_tokens=1,3"
-    planned = cells("drafter=mtp", "verification=synthetic", "verification.synthetic_rates=[0.8,0.5,0.3,0.1]", depths)
-    assert [cell.verification.synthetic_rates for cell in planned if not cell.is_baseline] == [[0.8], [0.8, 0.5, 0.3]]
+    planned = cells("drafter=mtp", "verification=synthetic", "verification.rates=[0.8,0.5,0.3,0.1]", depths)
+    assert [cell.verification.rule.rates for cell in planned if not cell.is_baseline] == [(0.8,), (0.8, 0.5, 0.3)]
 
 
 def test_cells_that_differ_only_in_ignored_settings_are_one():
@@ -160,10 +160,36 @@ def test_cells_that_differ_only_in_ignored_settings_are_one():
     ]
 
 
+def methods(*arguments):
+    return [cell.verification for cell in cells("drafter=mtp", *arguments) if not cell.is_baseline]
+
+
+def test_an_axis_is_swept_by_the_members_that_have_it():
+    """Would catch a product of axes that a method lacks, and a parameter that another method of the sweep takes."""
+    found = methods("verification=fly,lenient,block", "verification.window_size=1,2", "verification.leniency=0.5,0.9")
+    assert [(item.method.value, *item.rule.parameters.values()) for item in found] == [
+        *(("fly", window, 0.3, 3) for window in (1, 2)),
+        *(("lenient", leniency) for leniency in (0.5, 0.9)),
+        ("block",),
+    ]
+
+
+def test_a_file_may_sweep_what_only_some_members_have():
+    """Would catch an experiment that cannot be narrowed to one of its methods."""
+    found = compose_plan(["experiment=lossy_tradeoff", "backend.device=cuda", "verification=lenient"]).cells
+    assert [cell.verification.method.value for cell in found if not cell.is_baseline] == ["lenient"] * 4
+
+
+def test_the_name_of_a_member_is_its_group():
+    (found,) = methods("verification.method=lenient")
+    assert found == methods("verification=lenient")[0] and found.rule.leniency == 0.8
+
+
 def test_every_method_with_parameters_has_settings_for_them():
-    listed = {f"verification.{name}" for method in VerificationMethod for name in method.kind.settings()}
-    there = {key for key in all_settings() if key.startswith("verification.")}
-    assert listed == there - {"verification.method"}
+    listed = {f"verification.{name}" for method in NAMED_METHODS.values() for name in method.kind.settings()}
+    there = {key: setting for key, setting in all_settings().items() if key.startswith("verification.")}
+    assert listed == there.keys() - {"verification.method"}
+    assert there["verification.window_size"].members == ("fly",) and there["verification.window_size"].optional
 
 
 def test_a_prompt_file_is_taken_without_an_experiment():

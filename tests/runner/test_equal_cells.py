@@ -7,22 +7,25 @@ import pytest
 
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import labels
-from harness.config.identity import determinants, with_rates
+from harness.config.identity import determinants
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.usage import normal_form
+from harness.config.verification import recorded_verification
 from harness.config.workload import WorkloadConfig
 from harness.records.files import identity
 from harness.runner.plan.run_plan import with_baselines
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 from tests.config.test_config import PROFILE, RANDOM, cell, synthetic
 
 
 def test_a_profile_and_its_rates_are_the_same_cell():
     by_name = cell(verification=synthetic(profile=PROFILE), num_tokens=3)
-    by_rates = cell(verification=synthetic(synthetic_rates=[0.6, 0.37, 0.23]), num_tokens=3)
+    by_rates = cell(verification=synthetic(rates=(0.6, 0.37, 0.23)), num_tokens=3)
     assert determinants(by_name) == determinants(by_rates)
-    assert with_rates(by_name.verification) == with_rates(by_rates.verification) | {"profile": "round_eagle_k3"}
+    by_name, by_rates = (recorded_verification(each.verification, is_tree=False) for each in (by_name, by_rates))
+    assert by_name == by_rates | {"profile": PROFILE}
 
 
 def test_where_weights_come_from_makes_another_cell():
@@ -64,12 +67,22 @@ def test_the_version_of_coupled_noise_is_in_the_identity_of_cells_that_draw_it_a
     assert not any("version" in key for item in after[3:] for key in item)
 
 
-def test_settings_that_the_method_ignores_do_not_make_another_cell():
-    plain = cell()
-    other = cell(verification=VerificationConfig(epsilon=0.5, leniency=0.3))
-    assert normal_form(other) == plain
-    assert determinants(other) == determinants(plain)
-    lenient = [cell(verification=VerificationConfig(VerificationMethod.lenient, leniency=x)) for x in (0.3, 0.6)]
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (synthetic(length=2.5), synthetic(rates=(1.0, 0.5))),
+        (synthetic(rates=(0.5,)), synthetic(rates=(0.5, 0.0))),
+        (synthetic(rates=(0.5,)), synthetic(rates=(0.5,), tree_rates=((0.7,),))),
+        (Verification(VerificationMethod.fly), Verification(VerificationMethod.fly, window_size=3)),
+    ],
+)
+def test_what_the_core_takes_is_the_cell_however_it_was_written(one, other):
+    """Would catch two records of cells that cannot differ in their result."""
+    assert determinants(cell(verification=one)) == determinants(cell(verification=other))
+
+
+def test_parameters_make_another_cell():
+    lenient = [cell(verification=Verification(VerificationMethod.lenient, leniency=x)) for x in (0.3, 0.6)]
     assert determinants(lenient[0]) != determinants(lenient[1])
 
 
@@ -156,5 +169,5 @@ def test_the_baseline_can_be_left_out():
 
 
 def test_every_setting_of_a_canonical_cell_survives():
-    given = cell(method="lenient", verification=VerificationConfig(VerificationMethod.lenient, leniency=0.4))
+    given = cell(method="lenient", verification=Verification(VerificationMethod.lenient, leniency=0.4))
     assert asdict(normal_form(given)) == asdict(given)

@@ -7,12 +7,13 @@ import pytest
 
 from harness.config.cell import CellConfig
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import BackendConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.estimate import estimate_lines
 from harness.runner.listing import listing
 from harness.runner.plan.run_plan import RunPlan
 from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 
 BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
 DRAFTED = CellConfig(drafter=DrafterConfig(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
@@ -90,7 +91,7 @@ def test_time_beside_the_clock_counts(beside_s, time, tmp_path):
 def test_terms_of_several_drafts_are_called_slow(is_recorded, tmp_path):
     cell = replace(
         DRAFTED,
-        verification=VerificationConfig(VerificationMethod.probabilistic),
+        verification=Verification(VerificationMethod.probabilistic),
         measurement=MeasurementConfig(round_terms=True, multi_draft_terms=is_recorded),
     )
     assert ("several times as long" in "".join(estimate_lines((cell,), [tmp_path]))) is is_recorded

@@ -187,7 +187,7 @@ def test_a_throughput_experiment_fixes_every_length_and_says_what_is_random(
         assert (item.decoding.max_new_tokens, item.decoding.ignore_eos, item.decoding.temperature) == (256, True, 1.0)
         assert (item.backend.dtype, item.backend.max_concurrency) == ("bfloat16", 16)
     assert baseline.is_baseline and labels(baseline) == ("weights: random",)
-    assert [item.verification.profile.value for item in drafted] == profiles
+    assert [item.verification.rule.profile.value for item in drafted] == profiles
     for item in drafted:
         assert item.drafter.weights is Weights.random and item.drafting.num_speculative_tokens == num_tokens
         assert labels(item) == ("synthetic", "weights: random")

@@ -13,13 +13,14 @@ from harness.backends.local.model_store import Fusion, ModelStore
 from harness.config.cell import CellConfig
 from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sampling import GivenSampling
-from harness.config.sections import BackendConfig, DecodingConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.workload import TooLong, WorkloadConfig
 from harness.models.target import TargetModel
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 from tests.support.tiny_shapes import GLM, shape_folder
 
 
@@ -92,7 +93,7 @@ def test_sampling_that_breaks_the_promise_of_the_cell_is_refused(store):
     cell = CellConfig(
         drafter=DrafterConfig(DrafterKind.ngram),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=8),
-        verification=VerificationConfig(VerificationMethod.greedy),
+        verification=Verification(VerificationMethod.greedy),
         backend=BackendConfig(device="cpu", dtype="float32"),
     )
     with pytest.raises(ValueError, match="prompt hot: its sampling does not fit the cell"):

@@ -8,7 +8,7 @@ import pytest
 
 from harness.config.cell import CellConfig
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
 from harness.runner.plan.run_plan import RunPlan, with_baselines
@@ -16,13 +16,14 @@ from harness.runner.progress import Progress
 from harness.runner.run_cells import run_cells
 from harness.runner.turns import comparable_groups, interleave
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 
 
 def cell(method: VerificationMethod, temperature: float = 1.0) -> CellConfig:
     return CellConfig(
         drafter=DrafterConfig(DrafterKind.eagle3),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=6),
-        verification=VerificationConfig(method),
+        verification=Verification(method),
         workload=WorkloadConfig(num_prompts=4, num_turns=1),
         backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=4),
         measurement=MeasurementConfig(num_warmup_requests=1),

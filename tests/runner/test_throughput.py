@@ -71,7 +71,7 @@ def test_records_say_what_is_random_synthetic_and_stands_in(run_folder):
         )
         if not baseline:
             assert record.config["drafter"]["weights"] == "random"
-            assert record.config["verification"]["synthetic_rates"] == [0.6, 0.37, 0.23]
+            assert record.config["verification"]["rates"] == [0.6, 0.37, 0.23]
 
 
 def test_every_table_and_figure_and_the_page_say_it(run_folder):

@@ -1,7 +1,7 @@
 """`drafting.tree`: names of shapes, what goes with a tree, the identity of its cells, and what reports call them."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +10,10 @@ from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice, SiblingsChoice
 from harness.config.identity import determinants, plain_values
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import DecodingConfig, VerificationConfig
+from harness.config.sections import DecodingConfig
 from harness.config.tree import DynamicTree, branching, depths_of, is_chain, read_tree, tree_name
 from harness.config.usage import normal_form
+from harness.config.verification import verification_of
 from harness.records.files import identity
 from harness.report.cell_names import depth_text, drafts_text
 from harness.runner.plan.compose import compose_plan
@@ -25,7 +26,7 @@ def cell(tree="2-2", method="recursive", kind="eagle3", temperature=1.0, num_tok
         drafter=DrafterConfig(DrafterKind(kind)),
         drafting=DraftingConfig(num_tokens, tree=tree, **drafting),
         decoding=DecodingConfig(temperature=temperature),
-        verification=VerificationConfig(method),
+        verification=verification_of(method),
     )
 
 
@@ -173,7 +174,7 @@ def test_a_sweep_over_shapes_takes_names_and_lists():
 
 def test_reports_name_the_tree():
     """Would catch two shapes of as many nodes under one name."""
-    config = plain_values(asdict(cell())) | {key: CONFIG[key] for key in ("guarantee", "device", "dtype")}
+    config = plain_values(cell()) | {key: CONFIG[key] for key in ("guarantee", "device", "dtype")}
     config |= {"draft_sampling": "sampled"}
     rounds = [round_record(0, 0, 0.1), round_record(6, 1, 0.2, path=(1,), num_draft_positions=2)]
     record = cell_record([request_record(rounds)], config=json.loads(json.dumps(config)))

@@ -43,7 +43,7 @@ class TreeRound:
         return verify(*self._arguments(method), workspace=workspace, mask=self.mask)
 
     def _arguments(self, method: AnyMethod) -> tuple[Tensor, Draft, Sampling, Verification, Streams]:
-        given = {"synthetic_tree_rates": TREE_RATES} if method.traits.ignores_tokens else {}
+        given = {"tree_rates": TREE_RATES} if method.traits.ignores_tokens else {}
         rule = Verification(method, **given)
         return self.rows, self.draft, self.sampling, rule, self.streams
 

@@ -50,7 +50,7 @@ class Liar(Generous):
     traits = MethodTraits(Guarantee.lossless, reads_draft=True)
 
 
-half_strict, lossy, liar, forgets_its_emission = HalfStrict, Generous(), Liar, Half
+half_strict, lossy, liar, forgets_its_emission, mean = HalfStrict, Generous(), Liar, Half, Generous(1.05)
 lossy_to_last_success = ToLastSuccess()
 HALF_STRICT, LOSSY, LOSSY_TO_LAST_SUCCESS = map(OwnMethod, (HalfStrict(), lossy, lossy_to_last_success))
 NUMBER = 7

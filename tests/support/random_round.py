@@ -24,7 +24,7 @@ SHARES_NOISE = (Method.coupled, Method.pr35461)
 
 
 def verification_of(method: Method) -> Verification:
-    return Verification(method, synthetic_rates=RATES) if method is Method.synthetic else probe(method, len(RATES))
+    return Verification(method, rates=RATES) if method is Method.synthetic else probe(method, len(RATES))
 
 
 def sampling_of(*rows: Setting) -> Sampling:

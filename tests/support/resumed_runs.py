@@ -15,7 +15,6 @@ from harness.config.cell import (
     DrafterConfig,
     DrafterKind,
     MeasurementConfig,
-    VerificationConfig,
     WorkloadConfig,
 )
 from harness.records.files import read_cell
@@ -23,6 +22,7 @@ from harness.records.same_tokens import same_tokens
 from harness.runner.plan.run_plan import Resume
 from harness.runner.run_cells import run_cells
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
 
 NUM_PROMPTS = 10
@@ -55,7 +55,7 @@ def plan_of(folder, **changes):
         measurement=MeasurementConfig(num_warmup_requests=0, num_resamples=100),
     )
     methods = (VerificationMethod.strict, VerificationMethod.block)
-    return plan(folder, *(replace(cell, verification=VerificationConfig(method), **changes) for method in methods))
+    return plan(folder, *(replace(cell, verification=Verification(method), **changes) for method in methods))
 
 
 def run(folder, resume=None, told=None, plan_for=plan_of, **changes):

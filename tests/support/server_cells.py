@@ -5,13 +5,14 @@ from harness.analysis.results import read_results
 from harness.config.cell import CellConfig
 from harness.config.drafting import DraftingConfig
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.server import Engine, ServerConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import RunPlan
 from harness.runner.run_cells import run_cells
 from harness.workload.conversations import conversations, load_prompts
 from kernels.methods import VerificationMethod
+from kernels.verification import Verification
 from tests.runner.test_sweep import Silent
 from tests.support.server_scripts import script_of
 
@@ -34,7 +35,7 @@ def cell_on(server, num_requests=6, concurrency=256, **settings):
         drafter=DrafterConfig(kind),
         drafting=DraftingConfig(DEPTH),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=MAX_TOKENS),
-        verification=VerificationConfig(VerificationMethod.probabilistic if temperature else VerificationMethod.greedy),
+        verification=Verification(VerificationMethod.probabilistic if temperature else VerificationMethod.greedy),
         workload=WorkloadConfig(num_prompts=min(8, num_requests), num_requests=num_requests, num_turns=1),
         backend=BackendConfig(kind="server", max_concurrency=concurrency),
         server=ServerConfig(engine, url=server.url, stall_timeout_s=settings.pop("stall_timeout_s", 60.0)),

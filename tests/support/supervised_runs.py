@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from harness.config.cell import CellConfig
 from harness.config.models import DrafterConfig, DrafterKind
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import Workers
 from kernels.contract import VerificationMethod
+from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
 
 METHODS = (VerificationMethod.strict, VerificationMethod.block)
@@ -24,7 +25,7 @@ def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
                 kind=f"tests.support.failing_servers:{name}", device="cpu", dtype="float32", graphs=False
             ),
             measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=100),
-            verification=VerificationConfig(method),
+            verification=Verification(method),
         )
         for temperature in temperatures
         for method in methods

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +19,14 @@ from harness.records.files import identity, write_cell
 from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.runs import Run
 from harness.records.schema import SCHEMA_VERSION, CellRecord
+from kernels.methods import NAMED_METHODS
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(
-    asdict(
-        CellConfig(
-            drafter=DrafterConfig(kind=DrafterKind.eagle3),
-            drafting=DraftingConfig(num_speculative_tokens=3),
-            measurement=MeasurementConfig(num_resamples=NUM_RESAMPLES),
-        )
+    CellConfig(
+        drafter=DrafterConfig(kind=DrafterKind.eagle3),
+        drafting=DraftingConfig(num_speculative_tokens=3),
+        measurement=MeasurementConfig(num_resamples=NUM_RESAMPLES),
     )
 ) | {"draft_sampling": "sampled", "guarantee": "lossless", "device": "cpu", "dtype": "float32"}
 
@@ -57,6 +55,9 @@ def config(**changes):
             result[group][key] = value
         else:
             result[name] = value
+    method = NAMED_METHODS.get(result["verification"]["method"])
+    if method is not None:
+        result["verification"] = plain_values(method.kind().recorded()) | result["verification"]
     return result
 
 

@@ -37,7 +37,8 @@ Shapes: D drafts, K the largest number of draft tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -45,7 +46,7 @@ import numpy as np
 
 from harness.records.acceptance_terms import Floats, RoundTerms
 from kernels.methods import Method as AnyMethod
-from kernels.methods import VerificationMethod
+from kernels.methods import Rule, VerificationMethod
 from kernels.verification import Verification
 
 Method = VerificationMethod
@@ -58,18 +59,9 @@ class Estimator(Enum):
     before = "before"
 
 
-MASSES: dict[AnyMethod, str] = {
-    Method.strict: "strict_mass",
-    Method.coupled: "coupled_mass",
-    Method.probabilistic: "overlap",
-}
-"""Column with the probability to accept X_i before it is drawn, for the methods that go token by token."""
-
-
 def estimators_of(rule: Verification) -> tuple[Estimator, ...]:
     """The estimators that the terms allow: of lossy methods no masses are recorded."""
-    has_mass = rule.method in MASSES or rule.method is Method.block
-    return (Estimator.given, Estimator.before) if has_mass else (Estimator.given,)
+    return (Estimator.given, Estimator.before) if rule.rule.mass else (Estimator.given,)
 
 
 def reaching(terms: RoundTerms, rule: Verification, estimator: Estimator) -> Floats:
@@ -77,62 +69,70 @@ def reaching(terms: RoundTerms, rule: Verification, estimator: Estimator) -> Flo
 
     Args:
         terms: the drafts.
-        rule: the method with its parameters.
+        rule: the method with its parameters, which has a closed form on them.
         estimator: one of `estimators_of` the rule.
     """
     assert estimator in estimators_of(rule)
-    if rule.method is Method.block:
-        if estimator is Estimator.before:
-            return terms.of_positions("block_overlap")
-        return _some_passes(terms.of_positions("block_threshold"))
-    passing = TOKEN_BY_TOKEN[rule.method](terms, rule)
+    passing = _passing(terms, rule)
+    if not rule.traits.stops_at_first_failure:
+        return terms.of_positions(rule.rule.mass) if estimator is Estimator.before else _some_passes(passing)
     if estimator is Estimator.given:
         return passing.cumprod(axis=1)
     before = np.ones_like(passing)
     before[:, 1:] = passing[:, :-1].cumprod(axis=1)
-    return before * terms.of_positions(MASSES[rule.method])
+    return before * terms.of_positions(rule.rule.mass)
 
 
-def _some_passes(thresholds: Floats) -> Floats:
+@dataclass(frozen=True)
+class _Recorded:
+    """[D, K] columns of the terms, as the rules of methods ask for them."""
+
+    terms: RoundTerms
+
+    @property
+    def target_prob(self) -> Floats:
+        return self.terms.of_positions("target_prob")
+
+    @property
+    def draft_prob(self) -> Floats:
+        return self.terms.of_positions("draft_prob")
+
+    @property
+    def coupled_prob(self) -> Floats:
+        return self.terms.of_positions("coupled_prob")
+
+    @property
+    def target_certainty(self) -> Floats:
+        certainty: Floats = np.exp(-self.terms.of_positions("target_entropy"))
+        return certainty
+
+    @property
+    def block_threshold(self) -> Floats:
+        return self.terms.of_positions("block_threshold")
+
+
+def _passing(terms: RoundTerms, rule: Verification) -> Floats:
+    """[D, K] probability that each draft token passes by the odds of the rule; 0 where it cannot have been drawn."""
+    odds = rule.rule.recorded_odds(_Recorded(terms))
+    assert odds is not None, f"{rule.method.value} has no closed form on recorded drafts"
+    numerator, denominator = odds
+    possible = np.asarray(denominator) > 0
+    passing: Floats = np.minimum(1.0, numerator / np.where(possible, denominator, 1.0)) * possible
+    return passing
+
+
+def _some_passes(passing: Floats) -> Floats:
     """[D, K] probability that position i or a later one passes, each at its own rate."""
-    return 1.0 - (1.0 - thresholds)[:, ::-1].cumprod(axis=1)[:, ::-1]
+    return 1.0 - (1.0 - passing)[:, ::-1].cumprod(axis=1)[:, ::-1]
 
 
-def _target_prob(terms: RoundTerms, rule: Verification) -> Floats:
-    return terms.of_positions("target_prob")
+def is_replayed(method: AnyMethod) -> bool:
+    """Whether a method has a closed form on given drafts; greedy is what those are at temperature 0."""
+    return method.kind.recorded_odds is not Rule.recorded_odds and not method.traits.greedy_only
 
 
-def _coupled(terms: RoundTerms, rule: Verification) -> Floats:
-    return terms.of_positions("coupled_prob")
-
-
-def _ratio(terms: RoundTerms, rule: Verification) -> Floats:
-    """min(1, p / (l q)), l = 1 but for lenient."""
-    draft_prob = terms.of_positions("draft_prob") * rule.rule.parameters.get("leniency", 1.0)
-    possible = draft_prob > 0
-    return np.minimum(1.0, terms.of_positions("target_prob") / np.where(possible, draft_prob, 1.0)) * possible
-
-
-def _typical(terms: RoundTerms, rule: Verification) -> Floats:
-    """1 or 0. Certainty passes whatever epsilon: at temperature 0 the argmax is accepted."""
-    target_prob = _target_prob(terms, rule)
-    given = rule.rule.parameters
-    threshold = np.minimum(given["epsilon"], given["delta"] * np.exp(-terms.of_positions("target_entropy")))
-    return ((target_prob > threshold) | (target_prob == 1)).astype(np.float64)
-
-
-TOKEN_BY_TOKEN: dict[AnyMethod, Callable[[RoundTerms, Verification], Floats]] = {
-    Method.strict: _target_prob,
-    Method.coupled: _coupled,
-    Method.probabilistic: _ratio,
-    Method.lenient: _ratio,
-    Method.typical: _typical,
-}
-
-REPLAYED = tuple(method for method in Method if method in TOKEN_BY_TOKEN or method is Method.block)
-"""Methods with a closed form on given drafts. Not pr35461, whose draft and acceptance share their noise, nor synthetic,
-which does not look at the tokens, nor fly, whose entropy is of the most likely tokens alone; greedy is what all of
-these are at temperature 0."""
+REPLAYED = tuple(method for method in Method if is_replayed(method))
+"""The methods of ours with a closed form on given drafts."""
 LENIENCIES = (0.9, 0.7, 0.5)
 THRESHOLDS = ((0.09, 0.3),)
 """(epsilon, delta) of typical verification."""
@@ -166,4 +166,4 @@ def recorded_rule(verification: Mapping[str, Any]) -> Verification | None:
     method = next((each for each in REPLAYED if each.value == name), None)
     if method is None:
         return None
-    return Verification(method, **{name: verification[name] for name in method.kind.settings()})
+    return Verification(method, **{key: value for key, value in verification.items() if key != "method"})

@@ -129,7 +129,7 @@ class EngineOfCell:
     def is_off_kernels(self) -> bool:
         """Whether the reference core verifies though there is a GPU: by a method of the user's own without hooks."""
         is_on_gpu = self._models.loaded.device.type == "cuda"
-        return is_on_gpu and self.runs_own_method and not runs_on_kernels(self._cell.verification.rule)
+        return is_on_gpu and self.runs_own_method and not runs_on_kernels(self._cell.verification.method)
 
     @property
     def runs_own_objects(self) -> bool:
@@ -236,7 +236,7 @@ class EngineOfCell:
             logprobs=None
             if decoding.logprobs is None
             else LogprobsSettings(decoding.logprobs, decoding.logprobs_mode is LogprobsMode.processed),
-            verification=cell.verification.verification(num_tokens),
+            verification=cell.verification.at(num_tokens),
             limits=Limits(decoding.max_new_tokens, frozenset() if decoding.ignore_eos else target.eos_token_ids),
             graphs=self.uses_graphs,
             expected_acceptance=cell.measurement.expected_acceptance and has_drafts,

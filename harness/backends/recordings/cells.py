@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingCho
 from harness.config.guarantee import guarantee, labels
 from harness.config.identity import plain_values
 from harness.config.models import DrafterConfig, DrafterKind, TargetConfig
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig, VerificationConfig
+from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import identity, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import CellRecord
 from harness.records.strict_json import at, shown
+from kernels.verification import Verification
 
 WORKER = "harness.plugins.vllm:WorkerExtension"
 """`backend.kind` of the cells: what generated."""
@@ -121,7 +122,7 @@ def _cell_of(cells: dict[str, _Cell], file: RecordingFile, request: RecordedRequ
     cell = _config(file.header, request.about)
     found = {"draft_sampling": cell.draft_sampling.value, "guarantee": guarantee(cell).value}
     found |= {name: getattr(file.header, name) for name in ("device", "dtype")}
-    config = plain_values(asdict(cell)) | found
+    config = plain_values(cell) | found
     return cells.setdefault(identity(config), _Cell(config, labels(cell)))
 
 
@@ -140,7 +141,7 @@ def _config(header: Header, about: About) -> CellConfig:
             cache_dtype=CacheDtype.auto if dtype is None else dtype,
         ),
         decoding=DecodingConfig(**sampling, max_new_tokens=about.max_tokens, ignore_eos=about.ignore_eos),
-        verification=VerificationConfig(method=header.method),
+        verification=Verification(header.method),
         workload=WorkloadConfig(path=PROMPTS),
         backend=BackendConfig(kind=WORKER, device=header.device, dtype=header.dtype),
         measurement=MeasurementConfig(baseline=False, round_terms=True),

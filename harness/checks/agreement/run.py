@@ -22,7 +22,7 @@ from harness.checks.agreement.tree_rows import FIXED, RAGGED, drafted_trees
 from harness.config.device import resolve_device
 from harness.config.imported import ImportPath
 from harness.config.schema import SettingsError
-from harness.config.sections import own_method
+from harness.config.verification import own_method
 from kernels.core import Core, reference_core, triton_core
 from kernels.methods import NAMED_METHODS, DraftSampling, Method, SiblingDraws, TreeMethod
 from kernels.methods.hooks import runs_on_kernels

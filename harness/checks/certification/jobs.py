@@ -8,7 +8,7 @@ from harness.checks.certification.controls import Control, controls
 from harness.checks.certification.tree_cases import tree_cases, tree_controls
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.schema import SettingsError
-from harness.config.sections import own_method
+from harness.config.verification import own_method
 from kernels.methods import Guarantee, OwnMethod
 
 

@@ -35,7 +35,7 @@ def verification_of(case: Case) -> Verification:
     if case.method is not Method.synthetic:
         return probe(case.method, case.width)
     rate = constant_rate(case.acceptance)
-    return Verification(case.method, synthetic_rates=tuple(rate**index for index in range(1, case.width + 1)))
+    return Verification(case.method, rates=tuple(rate**index for index in range(1, case.width + 1)))
 
 
 def constant_rate(acceptance: Acceptance) -> float:

@@ -100,7 +100,7 @@ def to_json(done: CellProfile) -> dict[str, Any]:
     roofline = _roofline(done)
     return {
         "number": done.number,
-        "config": plain_values(asdict(done.cell)),
+        "config": plain_values(done.cell),
         "labels": _labels(done),
         "notes": list(done.found.notes),
         "dtype": done.found.dtype,

@@ -65,7 +65,9 @@ def _in_order(group: str, names: Sequence[str]) -> list[str]:
 
 
 def _meaning(setting: Setting) -> str:
-    return f"{setting.doc} One of {', '.join(setting.choices)}." if setting.choices else setting.doc
+    members = f"{', '.join(setting.members)}: " if setting.members else ""
+    choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
+    return f"{members}{setting.doc}{choices}"
 
 
 def _chosen_options() -> dict[str, str]:

@@ -36,7 +36,7 @@ class CoreVerification:
             core: what verifies; None is the device's.
             caches_raw_logits: the draft cache of this version holds the head's logits, not over the temperature.
         """
-        self.verification = Verification(method, **({"synthetic_rates": synthetic_rates} if synthetic_rates else {}))
+        self.verification = Verification(method, **({"rates": synthetic_rates} if synthetic_rates else {}))
         self.core = core or core_for(device)
         self.caches_raw_logits = caches_raw_logits
         self.is_raw = False

@@ -166,7 +166,7 @@ class Sheet:
 def _synthetic_rates(cell: CellResult) -> tuple[float, ...]:
     """The rates that a cell's method was given, as many as its K; none where a profile stands for them."""
     config = cell.record.config["verification"]
-    return () if config.get("profile") else tuple(config.get("synthetic_rates") or ())
+    return () if config.get("profile") else tuple(config.get("rates") or ())
 
 
 def sheet_of(

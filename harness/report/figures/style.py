@@ -1,4 +1,4 @@
-"""The one style of all figures: a colour, marker and line style for every method, and what matplotlib is told.
+"""The one style of all figures: how series are drawn, and what matplotlib is told.
 
 The colours are told apart by colour-blind readers (Okabe and Ito), the markers and lines in grey. Heat maps use a scale
 whose lightness rises evenly, so that it survives grey too.
@@ -9,31 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any, NamedTuple
 
+from kernels.methods import NAMED_METHODS
+from kernels.methods.rule import Look
 
-class Look(NamedTuple):
-    color: str
-    marker: Any
-    linestyle: Any
-
-
-LOOKS = {
-    "strict": Look("#0072B2", "o", "-"),
-    "coupled": Look("#E69F00", "s", "--"),
-    "greedy": Look("#56B4E9", "X", ":"),
-    "probabilistic": Look("#D55E00", "^", "-."),
-    "block": Look("#009E73", "D", (0, (6, 1.5))),
-    "typical": Look("#CC79A7", "v", ":"),
-    "lenient": Look("#882255", "P", (0, (1, 1))),
-    "threshold": Look("#7F3C8D", (7, 1, 0), (0, (4, 1))),
-    "fly": Look("#B8860B", (8, 1, 0), (0, (2, 2))),
-    "synthetic": Look("#666666", "*", (0, (3, 1, 1, 1))),
-    "recursive": Look("#661100", (5, 1, 0), "-"),
-    "kseq": Look("#6699CC", (3, 1, 0), "--"),
-    "traversal": Look("#4D9221", (6, 1, 0), (0, (5, 1, 1, 1))),
-    "pr35461": Look("#000000", "h", (0, (4, 2, 1, 2))),
-}
+LOOKS = {name: method.kind.look for name, method in NAMED_METHODS.items() if method.kind.look is not None}
+"""Of the verification methods, by name."""
 SPARE_LOOKS = (
     Look("#332288", "<", "-"),
     Look("#88CCEE", ">", "--"),

@@ -49,4 +49,4 @@ def _as_setting(cell: CellResult, rates: Sequence[ChildRate], extra: Sequence[st
     ]
     text = ",".join(f"[{','.join(level)}]" for level in levels)
     named = " ".join(str(cell[name]) for name in [*extra, "drafter"])
-    return f"{named}, T = {cell['temperature']:g}, tree {cell['tree']}: verification.synthetic_tree_rates=[{text}]"
+    return f"{named}, T = {cell['temperature']:g}, tree {cell['tree']}: verification.tree_rates=[{text}]"

@@ -28,11 +28,10 @@ from harness.workload.formats import prompt_file
 from kernels.methods.hooks import runs_on_kernels
 
 
-def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
-    """Look for files, models, labels, constraints and settings that cannot be meant.
+def check_cells(cells: Sequence[CellConfig]) -> None:
+    """Look for files, models, labels and constraints that cannot be meant.
 
     Args:
-        given: the command line.
         cells: every cell of the run.
 
     Raises:
@@ -41,7 +40,6 @@ def check_cells(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None
     _check_paths(cells)
     _check_served_files(cells)
     _check_target_names(cells)
-    _check_effect(given, cells)
     _check_objects(cells)
     _check_reference_core(cells)
     _check_servers(cells)
@@ -149,7 +147,7 @@ def _check_reference_core(cells: Sequence[CellConfig]) -> None:
         is_eager = backend.graphs is False or backend.kind not in BACKENDS
         if method is None or is_eager or not asks_for_gpu(backend.device):
             continue
-        if not runs_on_kernels(cell.verification.rule):
+        if not runs_on_kernels(cell.verification.method):
             raise SettingsError(
                 "backend.graphs: expected false with a verification method of your own without hooks on a GPU: CUDA "
                 f"graphs cannot hold the reference core; found {'null' if backend.graphs is None else 'true'} with "
@@ -272,8 +270,12 @@ def _check_target_names(cells: Sequence[CellConfig]) -> None:
             )
 
 
-def _check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
-    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use."""
+def check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> None:
+    """What was typed must be used by some cell; files of conf/ may say what only some of their runs use.
+
+    Raises:
+        SettingsError: with the first that is not.
+    """
     keys = list(given)
     if {"drafter", "drafter.kind"} & given.keys() and all(cell.is_baseline for cell in cells):
         # who asks for the baseline by name knows that it neither drafts nor verifies

@@ -27,16 +27,24 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.cell import CellConfig, InvalidCombinationError
-from harness.config.imported import named
+from harness.config.cell import UNIONS, CellConfig, InvalidCombinationError
+from harness.config.imported import is_import_path, named
 from harness.config.launcher import LauncherConfig
-from harness.config.run import InvalidCells, RunConfig, invalid_text
+from harness.config.run import InvalidCells, invalid_text
 from harness.config.schema import CONF, SettingsError, group_options
 from harness.records.runs import RUNS
-from harness.runner.plan.checks import check_cells, check_target
-from harness.runner.plan.overrides import Given, check_given, read_overrides, size_warning, smaller_values
+from harness.runner.plan.checks import check_cells, check_effect, check_target
+from harness.runner.plan.overrides import (
+    Given,
+    check_given,
+    read_overrides,
+    settings_of_own,
+    size_warning,
+    smaller_values,
+)
 from harness.runner.plan.preferred_checkpoints import resolve_preferred
 from harness.runner.plan.run_plan import RunPlan, with_baselines
+from harness.runner.plan.typed_sections import member_section, root_schema, typed_section
 from harness.runner.plan.unnamed import in_own_folder
 from harness.workload.formats import prompt_file
 from kernels.methods import NAMED_METHODS
@@ -89,14 +97,14 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
     given = read_overrides(arguments)
     experiment = given["experiment"].values[0] if "experiment" in given else "null"
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        ConfigStore.instance().store(name="run_settings", node=RunConfig)
+        ConfigStore.instance().store(name="run_settings", node=root_schema())
         try:
             root, num_points, cells, skipped, warnings = _compose_cells(given, experiment)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise SettingsError(_one_line(error)) from error
     if skipped and (root.invalid_cells is InvalidCells.error or not cells):
         raise SettingsError(invalid_text(skipped, num_points))
-    check_cells(given, cells)
+    check_cells(cells)
     is_unnamed = not (root.name or root.output.folder) and experiment == "null"
     # one form of letters with marks, whose two parts some keyboards and file systems give one by one
     name = normalize("NFC", root.name or (experiment if experiment != "null" else UNNAMED))
@@ -144,42 +152,65 @@ def _reference(root: DictConfig) -> str | None:
 def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:
     """Compose the files, make the run smaller where it must be, and go through the sweep."""
     root = _compose(_groups(given), given)
-    sweep = _experiment_sweep(root, experiment)
+    sweep = _experiment_sweep(root, given, experiment)
     try:
         smaller = smaller_values(root, given, sweep)
     except SettingsError as error:
         raise SettingsError(f"conf/experiment/{experiment}.yaml: without_gpu: {error}") from error
     if not smaller:
-        return _cells_of(root, given, sweep, [])
+        return _cells_of(root, given, given, sweep, [])
     warning, settings = size_warning(root, smaller, sweep), {**smaller, **given}
     try:
-        return _cells_of(_compose(_groups(settings), settings), settings, sweep, [warning])
+        return _cells_of(_compose(_groups(settings), settings), settings, given, sweep, [warning])
     except SettingsError as error:
         with suppress(SettingsError):
-            _cells_of(root, given, sweep, [])
+            _cells_of(root, given, given, sweep, [])
             # what was given suits the full size alone
             error = SettingsError(f"{error}; {warning}; backend.device=cuda plans it in full")
         raise error from None
 
 
 def _cells_of(
-    root: DictConfig, settings: Mapping[str, Given], sweep: Mapping[str, Given], warnings: list[str]
+    root: DictConfig,
+    settings: Mapping[str, Given],
+    given: Mapping[str, Given],
+    sweep: Mapping[str, Given],
+    warnings: list[str],
 ) -> _Composed:
-    """Go through the sweep."""
-    points = _points(settings, sweep)
-    cells, skipped, found = _cells(root, settings, points)
+    """Go through the sweep.
+
+    Args:
+        root: the settings that are not swept.
+        settings: what is given, and smaller values in the place of others.
+        given: the command line.
+        sweep: of the experiment.
+        warnings: what makes the run another than the one asked for.
+    """
+    points, cells, skipped, found = _cells(root, settings, _points(settings, sweep))
     if root.invalid_cells is InvalidCells.skip:
         cells, skipped = _without_missing_prompts(cells, skipped)
-    return _Composed(root, len(points), cells, skipped, [*warnings, *found])
+    if cells and (not skipped or root.invalid_cells is InvalidCells.skip):
+        check_effect(given, cells)
+    return _Composed(root, points, cells, skipped, [*warnings, *found])
 
 
 def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
     """The settings with these options of groups and the values given for the whole run."""
     root = deepcopy(_from_files(CONF, _key(groups), _state(CONF)))
+    for union in UNIONS.values():
+        values: Any = OmegaConf.to_container(root[union.section])
+        own = groups.get(union.section, "")
+        root[union.section] = member_section(union, {**values, union.tag: own} if is_import_path(own) else values)
     for item in given.values():
-        if not item.is_group and not item.is_sweep:
+        if not item.is_group and not item.is_sweep and _has(root, item.key):
             OmegaConf.update(root, item.key, item.values[0])
     return root
+
+
+def _has(root: DictConfig, key: str) -> bool:
+    """Whether the settings have a key: the chosen member of a union has its own settings alone."""
+    section, _, name = key.partition(".")
+    return section not in UNIONS or not name or name in root[section]
 
 
 @lru_cache(maxsize=256)
@@ -187,7 +218,7 @@ def _from_files(
     folder: Path, groups: tuple[tuple[str, str], ...], state: tuple[tuple[str, int, int], ...]
 ) -> DictConfig:
     """What Hydra composes with these options of groups; once for every state of the files in the folder."""
-    return compose("config", overrides=[f"{group}={option}" for group, option in groups])
+    return compose("config", overrides=[f"{name}={option}" for name, option in groups if not is_import_path(option)])
 
 
 def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -201,15 +232,18 @@ def _groups(given: Mapping[str, Given]) -> dict[str, str]:
     return {item.key: item.values[0] for item in given.values() if item.is_group and not item.is_sweep}
 
 
-def _experiment_sweep(root: DictConfig, experiment: str) -> dict[str, Given]:
+def _experiment_sweep(root: DictConfig, given: Mapping[str, Given], experiment: str) -> dict[str, Given]:
     """The sweep of an experiment's file, checked as the command line is."""
     sweep: Any = OmegaConf.to_container(root.sweep)
     checked = {}
+    chosen = [(item.key, item.values) for item in given.values()]
+    own = settings_of_own([*chosen, *((str(key), values) for key, values in sweep.items() if isinstance(values, list))])
     for key, values in sweep.items():
         if not isinstance(values, list):
             raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep of {key}: expected a list, found {values}")
         try:
-            checked[str(key)] = check_given(str(key), values, is_sweep=True)
+            item = check_given(str(key), values, True, own)
+            checked[item.key] = item
         except SettingsError as error:
             raise SettingsError(f"conf/experiment/{experiment}.yaml: sweep: {error}") from error
     return checked
@@ -230,8 +264,11 @@ def _rank(key: str) -> tuple[int, bool]:
 
 def _cells(
     root: DictConfig, given: Mapping[str, Given], points: Sequence[Point]
-) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
-    """The valid cells, the invalid points with the reason, and warnings about the models."""
+) -> tuple[int, list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
+    """The number of different points, the valid cells, the invalid points with the reason, and warnings.
+
+    An axis of a setting that the member of a point does not have is none there, so that several points may be one.
+    """
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
     warnings: dict[str, None] = {}
@@ -239,10 +276,15 @@ def _cells(
     composed = {_key(chosen): root}
     sections: dict[tuple[tuple[str, str], ...], dict[tuple[str, str], Any]] = {}
     checked: set[str] = set()
-    for point in points:
-        groups = chosen | {name: option for name, option in point.items() if name in group_options()}
+    different: set[str] = set()
+    for each in points:
+        groups = chosen | {name: option for name, option in each.items() if name in group_options()}
         if _key(groups) not in composed:
             composed[_key(groups)] = _compose(groups, given)
+        point = {key: value for key, value in each.items() if _has(composed[_key(groups)], key)}
+        if repr(point) in different:
+            continue
+        different.add(repr(point))
         values = {name: value for name, value in point.items() if name not in groups}
         try:
             cell, warning = _cell(composed[_key(groups)], values, sections.setdefault(_key(groups), {}), checked)
@@ -252,7 +294,7 @@ def _cells(
         cells.append(cell)
         if warning is not None:
             warnings[warning] = None
-    return cells, skipped, list(warnings)
+    return len(different), cells, skipped, list(warnings)
 
 
 def _key(groups: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -277,8 +319,7 @@ def _cell(
         swept = repr([value for key, value in values.items() if key.partition(".")[0] == item.name])
         try:
             if (item.name, swept) not in sections:
-                node = root[item.name]
-                sections[item.name, swept] = OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
+                sections[item.name, swept] = typed_section(item.name, root[item.name])
             parts[item.name] = sections[item.name, swept]
         except ValueError as error:
             text = str(error)

@@ -10,13 +10,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.records.schema import CellRecord
 from harness.records.shared_cores import beside_other_workers
 from harness.runner.plan.run_plan import RunPlan
+from harness.runner.plan.typed_sections import recorded_member, root_schema, typed_section
 
 
 def recorded_cell(record: CellRecord) -> CellConfig:
@@ -30,20 +31,18 @@ def recorded_cell(record: CellRecord) -> CellConfig:
     sections: dict[str, Any] = {
         item.name: record.config[item.name] for item in fields(CellConfig) if item.name in record.config
     }
-    verification = sections["verification"]
-    if verification.get("profile") is not None:
-        # recorded beside the profile that they follow from; settings name one of the two
-        sections["verification"] = {**verification, "synthetic_rates": [], "synthetic_tree_rates": []}
+    members = {name: sections.pop(name) for name in UNIONS if name in sections}
     try:
-        cell = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(CellConfig), OmegaConf.create(sections)))
+        found = OmegaConf.merge(OmegaConf.structured(root_schema(CellConfig)), OmegaConf.create(sections))
+        assert isinstance(found, DictConfig)
+        parts = {name: typed_section(name, found[name]) for name in sections}
+        return CellConfig(**parts, **{name: recorded_member(UNIONS[name], item) for name, item in members.items()})
     except (OmegaConfBaseException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"cell {record.cell_id}: expected settings that this version takes, found others ({reason}); check out the "
             "version that its provenance names"
         ) from error
-    assert isinstance(cell, CellConfig), "the schema is that of a cell"
-    return cell
 
 
 def recorded_plan(records: Sequence[CellRecord], manifest: Mapping[str, Any], folder: Path, command: str) -> RunPlan:

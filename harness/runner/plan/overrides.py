@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from fnmatch import fnmatch
 from functools import cache
 from typing import Any
@@ -21,10 +21,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.config.cell import UNIONS
 from harness.config.device import asks_for_gpu
-from harness.config.imported import named
-from harness.config.run import ONLY_IN_FILES, RunConfig
-from harness.config.schema import Setting, SettingsError, all_settings, did_you_mean, group_options
+from harness.config.imported import FORM, is_import_path, named
+from harness.config.run import ONLY_IN_FILES
+from harness.config.schema import Setting, SettingsError, all_settings, did_you_mean, group_options, member_settings
+from harness.runner.plan.typed_sections import root_schema
 
 ONE_FOR_THE_RUN = (
     "experiment",
@@ -68,30 +70,60 @@ def read_overrides(arguments: Sequence[str]) -> dict[str, Given]:
         SettingsError: for a wrong name, option, value or type, or a key that is given twice.
     """
     given: dict[str, Given] = {}
-    for argument in arguments:
-        item = check_given(*_parse(argument))
+    parsed = [_parse(argument) for argument in arguments]
+    own = settings_of_own((key, values) for key, values, _ in parsed)
+    for argument in parsed:
+        item = check_given(*argument, own)
         if item.key in given:
             raise SettingsError(f"{item.key} is given twice; give it once, a sweep as {item.key}=first,second")
         given[item.key] = item
     return given
 
 
-def check_given(key: str, values: Sequence[Any], is_sweep: bool) -> Given:
+def settings_of_own(given: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, Setting]:
+    """The settings of the objects of the user's own that are chosen as members of unions, by key.
+
+    Raises:
+        SettingsError: one of them cannot be imported, or is no such member.
+    """
+    found: dict[str, Setting] = {}
+    for union in UNIONS.values():
+        chosen = [str(value) for key, values in given for value in values if key in (union.section, union.key)]
+        for name in filter(is_import_path, dict.fromkeys(chosen)):
+            try:
+                union.check(name)
+                found |= member_settings(union, name)
+            except ValueError as error:
+                raise SettingsError(str(error)) from error
+    return found
+
+
+def check_given(key: str, values: Sequence[Any], is_sweep: bool, own: Mapping[str, Setting]) -> Given:
     """Check one key and its values against the groups and the schema.
+
+    The setting that names the member of a union is its group: `verification.method=fly` is `verification=fly`.
+
+    Args:
+        key: as given.
+        values: one, or those of a sweep.
+        is_sweep: whether they are a sweep.
+        own: of `settings_of_own`.
 
     Raises:
         SettingsError: if the key is unknown, a value is not valid for it, or it cannot be swept.
     """
-    groups, settings = group_options(), all_settings()
+    groups, settings = group_options(), {**all_settings(), **own}
     if key not in groups and key not in settings:
-        raise SettingsError(_unknown(key))
+        raise SettingsError(_unknown(key, settings))
     if is_sweep and key.partition(".")[0] in ONE_FOR_THE_RUN:
         raise SettingsError(f"{key} is one for the whole run, found {len(values)} values: {_listed(values)}")
     if not values:
         raise SettingsError(f"{key}: expected at least one value, found none")
     if key in groups:
         return Given(key, tuple(_option(key, value) for value in values), True, is_sweep)
-    return Given(key, tuple(_valid(key, value) for value in values), False, is_sweep)
+    valid = tuple(_valid(settings[key], value) for value in values)
+    of_tag = [union.section for union in UNIONS.values() if key == union.key]
+    return Given(of_tag[0], valid, True, is_sweep) if of_tag else Given(key, valid, False, is_sweep)
 
 
 def _parse(argument: str) -> tuple[str, list[Any], bool]:
@@ -163,12 +195,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _unknown(key: str) -> str:
+def _unknown(key: str, settings: Iterable[str]) -> str:
     if key.partition(".")[0] in ONLY_IN_FILES:
         words = "on the command line write the setting itself, as drafting.num_speculative_tokens=1,3"
         return f"{key} is for experiment files; {words}"
     section = key.partition(".")[0]
-    keys = list(all_settings())
+    keys = list(settings)
     known = [name for name in keys if name.startswith(f"{section}.")]
     groups = list(group_options())
     if known and section != key:
@@ -184,21 +216,22 @@ def _option(group: str, value: Any) -> str:
     if value is None and group == "experiment":
         return "null"
     name = str(value)
-    if name not in options:
+    if name not in options and not (group in UNIONS and is_import_path(name)):
         own = [item.key for item in all_settings().values() if ":" in name and item.imports and item.section == group]
         hint = f" (use {own[0]}={name}?)" if own else did_you_mean(name, options)
-        raise SettingsError(f"{group}={name}: no such option{hint}; choices: {', '.join(options)}")
+        or_own = f", or {FORM}" if group in UNIONS else ""
+        raise SettingsError(f"{group}={name}: no such option{hint}; choices: {', '.join(options)}{or_own}")
     return name
 
 
 @cache
 def _typed_settings() -> DictConfig:
     """Settings that refuse values of wrong types; which values they hold decides nothing."""
-    return OmegaConf.structured(RunConfig)
+    return OmegaConf.structured(root_schema())
 
 
-def _valid(key: str, value: Any) -> Any:
-    setting = all_settings()[key]
+def _valid(setting: Setting, value: Any) -> Any:
+    key = setting.key
     if setting.type is str and isinstance(value, list):
         # text that looks like a list, such as the parents of a tree
         value = json.dumps(value, separators=(",", ":"))
@@ -206,15 +239,26 @@ def _valid(key: str, value: Any) -> Any:
         # in lists of lists OmegaConf takes no whole number for a number
         value = [[_number(item) for item in row] if isinstance(row, list) else row for row in value]
     try:
-        OmegaConf.update(_typed_settings(), key, value)
+        if setting.section in UNIONS:
+            _check_of_member(setting, value)
+        else:
+            OmegaConf.update(_typed_settings(), key, value)
     except OmegaConfBaseException as error:
         raise _invalid(setting, value) from error
-    if setting.imports and value is not None:
+    if setting.imports and not (value is None and setting.optional):
         try:
             named(key, setting.type.__members__, str(value))
         except ValueError as error:
             raise _invalid(setting, value) from error
     return value
+
+
+def _check_of_member(setting: Setting, value: Any) -> None:
+    """OmegaConf raises where a value has not the type of a member's setting; names of members are left to others."""
+    kind = setting.type if not setting.imports else Any
+    hint = kind | None if setting.optional else kind
+    typed = make_dataclass("Typed", [("value", hint, field(default_factory=lambda: setting.default))])
+    OmegaConf.structured(typed).value = value
 
 
 def _number(value: Any) -> Any:
@@ -254,11 +298,12 @@ def smaller_values(
     block: Any = OmegaConf.to_container(root.without_gpu)
     if not block or asks_for_gpu(root.backend.device):
         return {}
-    return {
-        key: check_given(key, values if key in of_experiment else [values], is_sweep=key in of_experiment)
+    own = settings_of_own((item.key, item.values) for item in (*given.values(), *of_experiment.values()))
+    found = [
+        check_given(key, values if key in of_experiment else [values], key in of_experiment, own)
         for key, values in block.items()
-        if key not in given
-    }
+    ]
+    return {item.key: item for item in found if item.key not in given}
 
 
 def size_warning(root: DictConfig, smaller: Mapping[str, Given], of_experiment: Mapping[str, Given]) -> str:

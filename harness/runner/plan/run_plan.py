@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -84,7 +84,7 @@ class RunPlan:
     @cached_property
     def key(self) -> str:
         """Equal for plans of the same cells."""
-        return identity({"cells": [plain_values(asdict(cell)) for cell in self.cells]})
+        return identity({"cells": [plain_values(cell) for cell in self.cells]})
 
     @property
     def told_at_start(self) -> tuple[str, ...]:
@@ -169,7 +169,9 @@ def cell_table(cells: Sequence[CellConfig], states: Sequence[str] = ()) -> str:
 def cell_rows(cells: Sequence[CellConfig]) -> list[tuple[str, ...]]:
     """A header, and of each cell who drafts, how deep, how it is decoded and verified, and what else differs."""
     rows = [_shown_settings(cell) for cell in cells]
-    varying = [key for key in rows[0] if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    rows = [dict.fromkeys(keys, "-") | row for row in rows]
+    varying = [key for key in keys if key not in _LISTED and len({str(row[key]) for row in rows} - {"-"}) > 1]
     columns = [key for key in [*_LISTED, *varying] if key not in _FOLLOWS]
     header = ("", *(_LISTED.get(key, key) for key in columns))
     return [header, *((str(number), *(str(row[key]) for key in columns)) for number, row in enumerate(rows, start=1))]
@@ -202,7 +204,7 @@ _AS_WRITTEN = {"None": "null", "True": "true", "False": "false"}
 def _shown_settings(cell: CellConfig) -> dict[str, Any]:
     """Every setting by key; those that the baseline or this engine does not have as a dash."""
     shown: dict[str, Any] = {}
-    for section, values in plain_values(asdict(cell)).items():
+    for section, values in plain_values(cell).items():
         entries = values.items() if isinstance(values, dict) else [("", values)]
         shown |= {f"{section}.{name}".rstrip("."): _AS_WRITTEN.get(repr(value), value) for name, value in entries}
     shown["drafting.sampling"] = cell.draft_sampling.value

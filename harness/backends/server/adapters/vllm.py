@@ -108,8 +108,7 @@ class VllmAdapter(Adapter):
         method = VerificationMethod(cell.verification.method.value)
         config["rejection_sample_method"] = METHODS[method]
         if method is VerificationMethod.synthetic:
-            rule = cell.verification.verification(self.num_tokens).rule
-            config["synthetic_acceptance_rates"] = list(rule.parameters["synthetic_rates"])
+            config["synthetic_acceptance_rates"] = list(cell.verification.at(self.num_tokens).rule.parameters["rates"])
         return config
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
