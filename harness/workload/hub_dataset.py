@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from harness.config.schema import SettingsError
 from harness.workload.formats import json_lines
 from harness.workload.hub_lookup import not_on_hub, offline
 from harness.workload.line_keys import (
-    OF_A_PROMPT,
-    OF_AN_INSTRUCTION,
     REFUSED,
     check_known,
     check_not_refused,
     is_given,
+    refused_beside,
 )
 from harness.workload.prompt import Prompt
 
@@ -44,8 +42,8 @@ def read_hub_prompts(
     A cell of the column holds a text (one turn), a list of texts (turns), or a list of {role, content} messages, of
     which the user's are the turns: the answers between them are the model's own. Prompts are named split/row; a text
     column `category` gives the category, else it is the data set's name. Of files, their names stand for the split and
-    the category. Columns that were not chosen are not read; one that belongs to the prompt, such as Alpaca's input
-    beside an instruction, is refused where a row has something there.
+    the category. Columns that were not chosen are not read; one that would change a request, such as stop, context, or
+    Alpaca's input beside an instruction, is refused where a row has something there.
 
     Args:
         dataset: id on the hub, or a local folder of data files. What lies in the local Hub cache is read offline.
@@ -80,7 +78,7 @@ def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
             if not isinstance(row, dict) or column not in row:
                 found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
                 raise SettingsError(f"{place}: expected an object with {column} (workload.column), found {found}")
-            for name in _parts_of_prompt(column, row):
+            for name in refused_beside(column, row):
                 _check_absent(name, row[name], place)
             prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place))
     return prompts
@@ -93,7 +91,7 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
             f"workload.column: expected a column of {dataset} ({', '.join(table.column_names)}), found {column!r}"
         )
     named = "category" in table.column_names and column != "category"
-    for name in _parts_of_prompt(column, table.column_names):
+    for name in refused_beside(column, table.column_names):
         # as stored: an image is not decoded, and none is looked at behind the first
         for index, value in enumerate(itertools.chain.from_iterable(table.data.column(name).chunks)):
             _check_absent(name, value.as_py(), f"{dataset}, row {split}/{index}")
@@ -106,12 +104,6 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
     if not prompts:
         raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
-
-
-def _parts_of_prompt(column: str, others: Iterable[str]) -> list[str]:
-    """The columns beside the chosen one that belong to its prompts."""
-    parts = (*OF_A_PROMPT, *OF_AN_INSTRUCTION) if column == "instruction" else OF_A_PROMPT
-    return [name for name in others if name in parts and name != column]
 
 
 def _check_absent(name: str, value: Any, place: str) -> None:

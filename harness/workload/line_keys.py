@@ -5,7 +5,7 @@ A key whose value is null, an empty text, list or object is absent. This module 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 _ANSWER = "an answer, or a test of one: the model never sees it"
@@ -76,15 +76,21 @@ REFUSED = {
 
 OTHER_LAYOUTS = ("messages", "conversations", "conversation", "instruction")
 """Those that hold the prompt itself."""
-OF_A_PROMPT = ("system", "system_prompt", "system_message", "tools", "functions", "image", "images", "audio", "video")
-"""Columns of a table that belong to the prompt in another one; others that are not chosen are not read."""
-OF_AN_INSTRUCTION = ("input", "context")
-"""The same beside a column `instruction`."""
+OTHER_COLUMNS = (*OTHER_LAYOUTS, "thinking")
+"""Keys of REFUSED that columns beside the chosen one may have: the same prompt in another form, or part of an answer."""
+OF_AN_INSTRUCTION = "input"
+"""The same, but beside a column `instruction`."""
 
 
 def is_given(value: Any) -> bool:
     """Whether a value is there: neither null nor empty."""
     return value is not None and value not in ("", [], {})
+
+
+def refused_beside(column: str, others: Iterable[str]) -> list[str]:
+    """The columns beside the one that holds the prompts which would change their requests; what they say is REFUSED."""
+    left = OTHER_COLUMNS if column == "instruction" else (*OTHER_COLUMNS, OF_AN_INSTRUCTION)
+    return [name for name in others if name in REFUSED and name not in left and name != column]
 
 
 def without_nulls(row: Any) -> Any:

@@ -109,12 +109,17 @@ def test_messages_that_would_lose_something_are_refused(messages, message, datas
         ("instruction", {"input": ["", "A list."]}, "column input: Alpaca's layout is not read yet"),
         ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: a prompt with tools is not read yet"),
         ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is not read yet"),
-        ("prompt", {"n": [1, 2], "stop": ["a", "b"], "input": ["a", "b"], "completion": ["a", "b"]}, None),
+        ("prompt", {"stop": [None, ["x"]]}, "column stop: requests end at an end of sequence or at their limit alone"),
+        ("prompt", {"n": [None, 4]}, "column n: a prompt has one answer a play"),
+        ("prompt", {"temperature": [None, 1.9]}, "column temperature: a line gives its sampling in one object"),
+        ("question", {"context": ["", "A text."]}, "column context: a prompt in parts is not read yet"),
+        ("prompt", {"messages": [MESSAGES] * 2, "input": ["a", "b"], "completion": ["a", "b"]}, None),
     ],
-    ids=["Alpaca", "tools", "system", "other columns"],
+    ids=["Alpaca", "tools", "system", "stop", "n", "temperature", "context", "other columns"],
 )
-def test_a_column_that_belongs_to_the_prompt_is_not_left_out(column, beside, found, files, dataset):
-    """Would catch an instruction without its input; what else a table has is not the prompt's."""
+def test_a_column_that_would_change_a_request_is_not_left_out(column, beside, found, files, dataset):
+    """Would catch an instruction without its input, and a row that asks for a stop; what else a table has, such as the
+    same prompt in another form, is not the request's."""
     rows = [{column: "Why?"} | {name: values[row] for name, values in beside.items()} for row in range(2)]
     (dataset / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = WorkloadConfig(dataset=str(dataset), column=column, shuffle=False, files=files)
