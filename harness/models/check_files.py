@@ -13,10 +13,13 @@ from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weig
 from harness.config.schema import SettingsError
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import (
+    ID_TYPES,
+    WEIGHT_TYPES,
     CheckpointError,
     named,
     no_tensor,
     other_shape,
+    other_type,
     read_fields,
     read_json,
     stored_tensors,
@@ -127,6 +130,7 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted) ->
     eos_token_ids(None, None, folder)
     tensors = _tensors(folder, weights)
     _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
+    _check_types(folder, tensors)
     _check_shapes(folder, model_shapes(fields), tensors)
 
 
@@ -134,6 +138,7 @@ def _check_head(folder: Path, drafter: DrafterConfig, target: TargetConfig, weig
     """Raise CheckpointError for anything but a draft head of a kind for a target."""
     fields, tensors, kind = _fields(folder), _tensors(folder, weights), drafter.kind.value
     _check_kind(folder, kind, fields, tensors)
+    _check_types(folder, tensors)
     _check_sizes(folder, fields)
     head_account(kind, folder, fields, OF_DRAFTER)
     sizes = target_sizes_here(target)
@@ -158,12 +163,21 @@ def _check_sizes(folder: Path, fields: Mapping[str, Any]) -> None:
 
 
 def _check_shapes(folder: Path, expected: Mapping[str, Sequence[int]], tensors: Mapping[str, StoredTensor]) -> None:
-    """Raise CheckpointError where a tensor is missing or has another shape; nothing where no tensors are read."""
+    """Raise CheckpointError where a tensor is missing, or has another shape; nothing where none is read."""
     for name, shape in expected.items() if tensors else ():
         if name not in tensors:
             raise CheckpointError(no_tensor(folder, name, shape, sorted(tensors)))
         if tensors[name].shape != tuple(shape):
             raise CheckpointError(other_shape(folder, name, shape, tensors[name].shape))
+
+
+def _check_types(folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise CheckpointError for weights of fewer bits without a word on how to read them, and ids that are none."""
+    for name, tensor in tensors.items():
+        of_ids = name in ("d2t", "t2d")
+        is_read = of_ids or name.endswith((".weight", ".bias"))
+        if is_read and tensor.dtype not in (ID_TYPES if of_ids else WEIGHT_TYPES):
+            raise CheckpointError(other_type(folder, name, tensor.dtype, of_ids))
 
 
 def _check_kind(folder: Path, wanted: str, fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:

@@ -187,8 +187,11 @@ class Checkpoint:
         """Let `take` and `put` give some rows of a tensor, whose shape is then that of what they give."""
         self._rows[name] = rows
 
-    def take(self, name: str, shape: Iterable[int]) -> Tensor:
-        """One tensor, on the CPU in the file's dtype. Raises CheckpointError when it is missing or misshapen."""
+    def take(self, name: str, shape: Iterable[int], *, of_ids: bool = False) -> Tensor:
+        """One tensor, on the CPU in the file's dtype: plain floating numbers, or with `of_ids` whole ones.
+
+        Raises CheckpointError when it is missing, misshapen or of another kind of number.
+        """
         expected, rows = list(shape), self._rows.get(name)
         if rows is not None:
             expected[0] = rows.num_stored
@@ -198,6 +201,9 @@ class Checkpoint:
         if found != expected:
             raise CheckpointError(other_shape(path, name, expected, found))
         self._taken.add(name)
+        stored_type = self._handle(path).get_slice(name).get_dtype()
+        if stored_type not in (ID_TYPES if of_ids else WEIGHT_TYPES):
+            raise CheckpointError(other_type(path, name, stored_type, of_ids))
         stored: Tensor = self._handle(path).get_tensor(name)
         return stored if rows is None else stored[rows.read]
 
@@ -325,6 +331,20 @@ def no_tensor(folder: Path, name: str, expected: Sequence[int], names: Sequence[
     return (
         f"{folder}: expected a tensor {name} of shape {list(expected)}, found none of that name among {len(names)} "
         f"tensors ({', '.join(names[:4])}, ...)"
+    )
+
+
+WEIGHT_TYPES, ID_TYPES = ("F64", "F32", "F16", "BF16"), ("I64", "I32", "I16", "BOOL")
+"""Types of tensors, as safetensors names them: what weights are read from, and ids of tokens or which are kept."""
+
+
+def other_type(place: Path, name: str, found: str, of_ids: bool = False) -> str:
+    """What is wrong with a tensor of another kind of number."""
+    if of_ids:
+        return f"{place}: expected tensor {name} in whole numbers ({', '.join(ID_TYPES)}), found {found}"
+    return (
+        f"{place}: expected tensor {name} in plain numbers ({', '.join(WEIGHT_TYPES)}), found {found}: it is "
+        "quantized, and how to read it is not known here; give the checkpoint before it was quantized"
     )
 
 

@@ -65,13 +65,13 @@ def read_vocabulary(checkpoint: Checkpoint, size: int, num_rows: int, target: Ta
     """
     num_ids, all_of_file = target.vocab_size, torch.arange(size)
     if "d2t" not in checkpoint and size == num_rows:
-        if "t2d" in checkpoint and not checkpoint.take("t2d", (num_rows,)).all():
+        if "t2d" in checkpoint and not checkpoint.take("t2d", (num_rows,), of_ids=True).all():
             raise CheckpointError(f"{checkpoint.folder}: expected d2t beside a t2d that leaves tokens out, found none")
         rows = StoredRows(size, slice(num_ids))
         return DraftVocabulary(min(size, num_ids), None if size >= num_ids else all_of_file, rows)
-    ids = all_of_file + checkpoint.take("d2t", (size,)).to(torch.int64)
+    ids = all_of_file + checkpoint.take("d2t", (size,), of_ids=True).to(torch.int64)
     if "t2d" in checkpoint:
-        listed = checkpoint.take("t2d", (num_rows,)).nonzero().flatten()
+        listed = checkpoint.take("t2d", (num_rows,), of_ids=True).nonzero().flatten()
         if not torch.equal(listed, ids.sort().values):
             raise CheckpointError(
                 f"{checkpoint.folder}: expected d2t and t2d to name the same tokens, found {size} and "

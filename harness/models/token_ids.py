@@ -85,13 +85,15 @@ def compared(target: Vocabulary, drafter: Vocabulary, name: str, is_model: bool 
 def missing_ids(
     num_rows: int, num_target_rows: int, *, are_drafted: bool = False, are_read: bool = True
 ) -> tuple[str, ...]:
-    """What becomes of the target's ids that a drafter with fewer rows does not have, one sentence; () with as many.
+    """What becomes of ids that only one of the two has a row for, one sentence; () with as many rows.
 
     Args:
         are_drafted: whether an output matrix of the target proposes them all the same.
         are_read: whether the drafter has an embedding of its own, which they need.
     """
-    if num_rows >= num_target_rows or (are_drafted and not are_read):
+    if num_rows > num_target_rows:
+        return (f"it has {num_rows} rows for the target's {num_target_rows} token ids, and never drafts those beyond",)
+    if num_rows == num_target_rows or (are_drafted and not are_read):
         return ()
     done = ["never drafts the others"] * (not are_drafted) + [f"reads the others as {num_rows - 1}"] * are_read
     return (f"it has {num_rows} of the target's {num_target_rows} token ids, and {', and '.join(done)}",)

@@ -41,6 +41,14 @@ def test_a_misshapen_tensor_is_named_with_both_shapes_and_its_file(folder):
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+def test_weights_of_fewer_bits_are_not_read_as_numbers(tmp_path, dtype):
+    """Would catch a quantized tensor without its scales that is copied into a weight as it lies there."""
+    save_file({"a.weight": torch.ones(2, 3).to(dtype)}, tmp_path / "model.safetensors")
+    with Checkpoint(tmp_path) as checkpoint, pytest.raises(CheckpointError, match=r"a\.weight in plain numbers"):
+        checkpoint.put("a.weight", torch.zeros(2, 3))
+
+
 def test_shards_are_found_by_the_index(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "model-00001-of-00002.safetensors")
     save_file({"b": torch.ones(2)}, tmp_path / "model-00002-of-00002.safetensors")

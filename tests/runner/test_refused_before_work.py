@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 from experiments import run as command
 from harness.models.zoo import ZOO
@@ -13,6 +14,7 @@ from tests.support.broken_inputs import (
     in_shards,
     model,
     prompts,
+    quantized,
     target,
     with_file,
     with_tensor,
@@ -62,6 +64,18 @@ CHECKPOINTS = {
     "head cut": (
         lambda at: head("eagle3", cut(model(at, "eagle3"))),
         "drafter.path: {at}/eagle3/model.safetensors: expected a safetensors file, found 100000 bytes",
+    ),
+    "target of fewer bits": (
+        lambda at: target(quantized(model(at), "model.layers.0.self_attn.o_proj.weight", torch.int8)),
+        "target.path: {at}/target: expected tensor model.layers.0.self_attn.o_proj.weight in plain numbers (F64, F32,",
+    ),
+    "head of fewer bits": (
+        lambda at: head("eagle3", quantized(model(at, "eagle3"), "fc.weight", torch.float8_e4m3fn)),
+        "found F8_E4M3: it is quantized, and how to read it is not known here",
+    ),
+    "head whose ids are no whole numbers": (
+        lambda at: head("eagle3", quantized(model(at, "eagle3"), "d2t", torch.float32)),
+        "drafter.path: {at}/eagle3: expected tensor d2t in whole numbers (I64, I32, I16, BOOL), found F32",
     ),
     "head without weights": (
         lambda at: head("eagle", without(model(at, "eagle"), "model.safetensors")),

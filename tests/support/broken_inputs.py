@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from harness.models.zoo import ZOO
 from tests.support.tiny_models import edit_weights
@@ -37,6 +37,13 @@ def cut(folder: Path) -> Path:
 def with_tensor(folder: Path, name: str) -> Path:
     """The folder, with one tensor more in its weights."""
     edit_weights(folder, put={name: torch.ones(1)})
+    return folder
+
+
+def quantized(folder: Path, name: str, dtype: torch.dtype) -> Path:
+    """The folder, with one weight in another kind of number, a hundredth of which it was."""
+    weights = load_file(folder / "model.safetensors")
+    edit_weights(folder, put={name: (weights[name] * 100).clamp(-127, 127).to(dtype)})
     return folder
 
 
