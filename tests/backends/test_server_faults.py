@@ -168,6 +168,26 @@ def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
     assert not list((tmp_path / "checkpoints").glob("*"))
 
 
+class Silent(dict):
+    """Every answer is without drafts."""
+
+    def get(self, *_):
+        return "silent"
+
+
+@pytest.mark.parametrize("kind", [DrafterKind.draft_model, DrafterKind.ngram])
+def test_drafts_of_other_clients_do_not_vouch_for_an_arm(tmp_path, kind):
+    """Would catch a drafter that is never used, on a server whose counters grow by what others ask of it."""
+    with ScriptedServer(depth=DEPTH, faults=Silent(), num_others=5) as server:
+        cell = replace(cell_on(server), drafter=DrafterConfig(kind, ngram_min=2, ngram_max=2))
+        (record,), _ = run_on(tmp_path, cell)
+    assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
+    message = record.failures[0].message
+    assert (
+        "no drafted token" in message and "; its counters are of all its clients: vllm:spec_decode_num_draft" in message
+    )
+
+
 @pytest.mark.parametrize(
     ("format_", "num_held"),
     [("llama_cpp", 0), ("llama_cpp", 3), ("vllm_0.33", 0), ("vllm_0.25", 0)],

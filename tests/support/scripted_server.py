@@ -56,6 +56,8 @@ class ScriptedServer:
     """Requests that llama.cpp answers at a time."""
     num_held: int = 0
     """Tokens of every answer that llama.cpp holds back, as of a character that is not whole yet: its second ones."""
+    num_others: int = 0
+    """Drafts of other clients that its counters hold after every answer."""
     cuts_drafts: bool = False
     """Steps draft no more tokens than are accepted, some none, as by a least probability."""
     cuts_at: int = 0
@@ -274,7 +276,8 @@ class ScriptedServer:
         """Add an answer to the server's counters."""
         self.counts["tokens"] += script.num_tokens
         self.counts["drafts"] += sum(number > 0 for number in self.drafted(script))
-        self.counts["drafted"] += sum(self.drafted(script))
+        self.counts["drafted"] += sum(self.drafted(script)) + self.depth * self.num_others
+        self.counts["drafts"] += self.num_others
         self.counts["accepted"] += sum(script.accepted)
         for place in range(script.depth):
             self.counts["drafted", place] += len(script.accepted)

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
-from harness.records.counts import DraftCounts
+from harness.records.counts import DraftCounts, Knowledge
 from harness.records.request import FinishReason, RequestRecord
 from harness.records.schema import CellRecord
 
@@ -56,16 +56,22 @@ def counted_drafts(added: Counters) -> dict[str, int]:
 
 
 def told_by_record(record: CellRecord) -> tuple[int, dict[str, float]]:
-    """Draft tokens of a whole cell in our definitions, and what its server reported of drafts by its own names."""
-    counts = [item.counts for item in record.requests] + [item.counts for item in record.blocks]
-    num_drafted = sum(item.num_draft_tokens for item in counts if item is not None)
+    """Draft tokens of a whole cell, and what its server reported of drafts by its own names.
+
+    Where answers tell of their drafts, these count alone: a server's counters are those of all its clients.
+    """
+    counts = [item.counts for item in record.requests if item.counts is not None]
+    num_drafted = sum(item.num_draft_tokens for item in counts)
     num_drafted += sum(item.num_proposed_tokens for request in record.requests for item in request.rounds)
     told: dict[str, float] = {}
     for block in record.blocks:
         for name, value in block.reported.items():
             of_server = "draft" in name and name != NUM_MISSING
             told |= {name: told.get(name, 0) + value} if of_server else {}
-    return num_drafted, told
+    if record.knowledge in (Knowledge.rounds, Knowledge.requests):
+        return num_drafted, told
+    of_blocks = sum(item.counts.num_draft_tokens for item in record.blocks if item.counts is not None)
+    return round(max(of_blocks, *told.values(), 0)), told
 
 
 def num_missing_in(request: RequestRecord, depth: int, max_new_tokens: int) -> int:

@@ -148,7 +148,7 @@ class ServerBackend:
         if self.cell.is_baseline or not record.requests or any(item.request is None for item in record.failures):
             return
         num_drafted, told = told_by_record(record)
-        if not max(num_drafted, *told.values(), 0):
+        if not num_drafted:
             self._refuse_as_silent(len(record.requests), told)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -319,19 +319,25 @@ class ServerBackend:
         compares = is_known and not (self.cell.is_baseline or found.failures or taken.has_failures)
         num_counted = num_told if counts is None else counts.num_draft_tokens
         self._notes |= {notes.DISAGREE: None} if compares and num_told != num_counted else {}
-        has_drafted = max(num_told, num_counted, *told.values(), 0) > 0
-        if self.cell.is_baseline and has_drafted:
-            drafted = told or {"draft tokens": max(num_told, num_counted)}
+        most = max(num_told, num_counted, *told.values(), 0)
+        if self.cell.is_baseline and most:
+            drafted = told or {"draft tokens": most}
             raise RefusedArm(f"expected a baseline without drafts, found a server that drafts: {evidence(drafted)}")
         is_told = is_known or counts is not None or bool(told)
         must_draft = not self.cell.is_baseline and self.cell.drafter.has_model and num_requests
+        # counters are those of all clients
+        has_drafted = num_told if is_known else most
         if must_draft and not has_drafted and (is_told or not may_be_lost):
             self._refuse_as_silent(num_requests, told)
 
     def _refuse_as_silent(self, num_requests: int, told: Mapping[str, float]) -> None:
+        none, others = (
+            {name: value for name, value in told.items() if bool(value) is given} for given in (False, True)
+        )
         raise RefusedArm(
             f"expected drafter={self.cell.drafter.kind.value}, found a server that reports no drafted token in "
-            f"{num_requests} answers{f': {evidence(told)}' if told else ''}"
+            f"{num_requests} answers{f': {evidence(none)}' if none else ''}"
+            f"{f'; its counters are of all its clients: {evidence(others)}' if others else ''}"
         )
 
     def _check_tokens(self, played: LoadResult) -> list[Failure]:
