@@ -77,7 +77,7 @@ REFUSED = {
 OTHER_LAYOUTS = ("messages", "conversations", "conversation", "instruction")
 """Those that hold the prompt itself."""
 OTHER_COLUMNS = (*OTHER_LAYOUTS, "thinking")
-"""Keys of REFUSED that columns beside the chosen one may have: the same prompt in another form, or part of an answer."""
+"""Keys of REFUSED that columns beside the chosen one may have: the prompt in another form, or part of an answer."""
 OF_AN_INSTRUCTION = "input"
 """The same, but beside a column `instruction`."""
 
