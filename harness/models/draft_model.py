@@ -31,7 +31,7 @@ def load_draft_model(folder: Path, target: TargetModel, *, accepted: Accepted = 
         most_ids=target.vocab_size,
         accepted=accepted,
     )
-    return _for_target(model, target, assumed)
+    return _for_target(model, config.vocab_size, target, assumed)
 
 
 def random_draft_model(given: Architecture, name: str, target: TargetModel) -> TargetModel:
@@ -49,10 +49,11 @@ def random_draft_model(given: Architecture, name: str, target: TargetModel) -> T
         given.fields,
         tokenizer_stands_in=target.tokenizer_stands_in,
     )
-    return _for_target(model, target, assumed)
+    return _for_target(model, given.config.vocab_size, target, assumed)
 
 
-def _for_target(model: TargetModel, target: TargetModel, assumed: tuple[str, ...]) -> TargetModel:
+def _for_target(model: TargetModel, num_rows: int, target: TargetModel, assumed: tuple[str, ...]) -> TargetModel:
+    """The model, with what is told of its vocabulary; `num_rows`: of its file."""
     model.reads_unknown_ids = model.vocab_size < target.vocab_size
-    model.assumptions += (*assumed, *missing_ids(model.vocab_size, target.vocab_size))
+    model.assumptions += (*assumed, *missing_ids(num_rows, target.vocab_size))
     return model
