@@ -1,8 +1,16 @@
 """What two cells answered to the same requests: how many answers differ, and where the first of them begins to.
 
 At temperature 0 methods that keep the target's argmax give one text, but for rounding: a forward of other shape may
-decide between nearly equal logits otherwise, in 16 bits now and then, and from there on the texts differ. Answers whose
-tokens are not known are not compared.
+decide between nearly equal logits otherwise, in 16 bits now and then, and from there on the texts differ. A wrong
+kernel, position or cache makes them differ too, and sooner. Seen on a CPU, plain decoding beside a draft model with
+K = 4, answers that part, of the tokens up to there:
+
+| model | float32 | float16 | bfloat16 |
+|---|---|---|---|
+| built-in model, 24 answers of 96 tokens | 0 of 2,304 | 0 of 2,304 | 8 of 2,013 |
+| SmolLM2-135M-Instruct, 12 answers of 64 tokens | 0 of 768 | | 8 of 481 |
+
+Answers whose tokens are not known are not compared.
 """
 
 from __future__ import annotations
@@ -10,9 +18,15 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import NamedTuple
 
+from harness.config.guarantee import rounding_labels
+from harness.config.models import Weights
 from harness.records.request import RequestRecord
 from harness.records.schema import CellRecord
 
+ROUNDING = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.05}
+"""dtype -> share of tokens at which rounding parts two answers, at most: three times what was seen, or more."""
+IMPROBABLE = 1e-3
+"""Chance below which as many partings are not laid to it."""
 ANSWERS = ("num_answers_compared", "num_other_answers", "first_other_token")
 """Columns of the fields below."""
 
@@ -26,11 +40,15 @@ class OtherAnswers(NamedTuple):
     """Those of them whose tokens differ. A later turn is among them where an earlier one made its prompt another."""
     first_token: int | None
     """The smallest place, from 1, at which two answers to one and the same prompt part; None where none do."""
+    num_parted: int = 0
+    """Answers to one and the same prompt that part."""
+    num_tokens: int = 0
+    """Tokens at which answers to one and the same prompt could have parted, up to where they did."""
 
     @property
     def columns(self) -> dict[str, int | None]:
         """Its columns (`harness.analysis.columns`); empty where nothing could be compared."""
-        return dict(zip(ANSWERS, self, strict=True)) if self.num_compared else dict.fromkeys(ANSWERS)
+        return dict(zip(ANSWERS, self, strict=False)) if self.num_compared else dict.fromkeys(ANSWERS)
 
 
 def other_answers(first: CellRecord, second: CellRecord) -> OtherAnswers:
@@ -42,8 +60,34 @@ def other_answers(first: CellRecord, second: CellRecord) -> OtherAnswers:
     for mine, _ in other:
         conversation = mine.prompt_id, mine.sample
         first_turns[conversation] = min(mine.turn, first_turns.get(conversation, mine.turn))
-    places = [_parting(*pair) for pair in other if pair[0].turn == first_turns[pair[0].prompt_id, pair[0].sample]]
-    return OtherAnswers(len(pairs), len(other), min(places, default=None))
+    places, num_tokens = [], 0
+    for mine, own in pairs:
+        first_turn = first_turns.get((mine.prompt_id, mine.sample), mine.turn)
+        if mine.turn > first_turn:
+            # another prompt
+            continue
+        if mine.output_token_ids == own.output_token_ids:
+            num_tokens += len(mine.output_token_ids)
+        else:
+            places.append(_parting(mine, own))
+    return OtherAnswers(len(pairs), len(other), min(places, default=None), len(places), num_tokens + sum(places))
+
+
+def exceeds_rounding(cell: CellRecord, found: OtherAnswers) -> bool | None:
+    """Whether more answers part than rounding explains; None where nothing is known of it.
+
+    Nothing is known of weights or caches of 8 bits, of random weights, whose logits are nearly equal everywhere, and of
+    a server that does not say in what it computes.
+    """
+    from scipy.special import pdtrc
+
+    backend, target = cell.config["backend"], cell.config["target"]
+    share = ROUNDING.get(cell.config.get("dtype", ""))
+    is_rounded = rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))
+    if share is None or is_rounded or target.get("weights") == Weights.random.value:
+        return None
+    # at that share the number of partings is Poisson's, and as many have this chance
+    return found.num_parted > 0 and bool(pdtrc(found.num_parted - 1, share * found.num_tokens) < IMPROBABLE)
 
 
 def _parting(first: RequestRecord, second: RequestRecord) -> int:

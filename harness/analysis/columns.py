@@ -119,8 +119,8 @@ COUNTS: dict[str, Column] = {
     ),
     "num_other_answers": Column(
         "",
-        "those of them whose tokens differ from the baseline's: rounding decided between nearly equal logits; a later "
-        "turn of a conversation too, whose prompt is another after one that differs",
+        "those of them whose tokens differ from the baseline's: rounding may have decided between nearly equal logits; "
+        "a later turn of a conversation too, whose prompt is another after one that differs",
     ),
     "first_other_token": Column(
         "", "smallest place, from 1, at which two answers to the same prompt part; empty where none do"
@@ -214,7 +214,9 @@ PAIRED_COLUMNS: dict[str, Column] = {
         "requests whose output tokens are known in both, if both methods take the target's argmax at temperature 0; "
         "empty elsewhere",
     ),
-    "num_other_answers": Column("", "those of them whose tokens differ: rounding decided between nearly equal logits"),
+    "num_other_answers": Column(
+        "", "those of them whose tokens differ: rounding may have decided between nearly equal logits"
+    ),
     "first_other_token": COUNTS["first_other_token"],
     "metric": Column(
         "", "column of the cells that is compared; expected_length: of both methods on the first's drafts"

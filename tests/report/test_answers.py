@@ -49,11 +49,11 @@ def test_answers_are_compared_by_request():
     """Would catch a later turn, which answers another prompt, that names the place, and unknown tokens called equal."""
     first = cell_record(requests(TEXT, TEXT, TEXT, TEXT, turns=2))
     second = cell_record(requests(TEXT, TEXT, TAIL, HEAD, turns=2))
-    assert other_answers(first, first) == (4, 0, None)
-    assert other_answers(first, second) == other_answers(second, first) == (4, 2, 4)
-    assert other_answers(first, cell_record(requests(TEXT))) == (1, 0, None), "one request of both"
+    assert other_answers(first, first) == (4, 0, None, 0, 16)
+    assert other_answers(first, second) == other_answers(second, first) == (4, 2, 4, 1, 12)
+    assert other_answers(first, cell_record(requests(TEXT))) == (1, 0, None, 0, 4), "one request of both"
     shorter = replace(requests(TEXT)[0], output_token_ids=TEXT[:2], rounds=(round_record(1, 1, 0.2),))
-    assert other_answers(first, cell_record([shorter])) == (1, 1, 3)
+    assert other_answers(first, cell_record([shorter])) == (1, 1, 3, 1, 3)
     unknown = replace(first.requests[0], rounds=(), output_token_ids=(), arrivals=(Arrival(0.2, 4),))
     served = cell_record([unknown], knowledge=Knowledge.arrivals)
     assert other_answers(served, served) == OtherAnswers(0, 0, None)
@@ -85,6 +85,46 @@ def test_answers_that_differ_are_counted_wherever_the_argmax_is_named():
     columns = ["num_answers_compared", "num_other_answers", "first_other_token"]
     assert results_frame(cells)[columns].iloc[1:].values.tolist() == [[2, 1, 4], [2, 1, 1]]
     assert comparisons_frame(cells)[columns].iloc[0].tolist() == [2, 2, 1]
+
+
+LONG = tuple(range(1000, 1100))
+"""An answer of 100 tokens."""
+
+
+def parted(place):
+    """It, parted from it from a place on."""
+    return LONG[:place] + tuple(range(2000, 2100 - place))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "answers", "changes", "is_fault"),
+    [
+        ("float32", [parted(0)] * 8, {}, True),
+        ("float32", [LONG] * 7 + [parted(60)], {}, False),
+        ("bfloat16", [parted(40), parted(70)] * 4, {}, False),
+        ("bfloat16", [parted(0)] * 8, {}, True),
+        ("float32", [parted(0)] * 8, {"target__weights": "random"}, False),
+        ("float32", [parted(0)] * 8, {"backend__weight_dtype": "fp8"}, False),
+        ("auto", [parted(0)] * 8, {}, False),
+    ],
+    ids=["a fault", "once", "16 bits", "16 bits, a fault", "random weights", "8 bits", "not known"],
+)
+def test_what_rounding_does_not_explain_is_called_a_fault(dtype, answers, changes, is_fault):
+    """Would catch answers that differ from their first token on, as after a wrong position, laid to rounding."""
+    settings = {"dtype": dtype, "decoding__temperature": 0.0, **changes}
+    plain = cell_record(one_by_one([LONG] * 8), 2.0, baseline_settings(**settings))
+    cells = analysed(plain, cell_record(one_by_one(answers), 1.0, config(verification__method="strict", **settings)))
+    (line,) = [line for line in warnings(Results((), tuple(cells))) if line.startswith("answers:")]
+    (note,) = notes_on_argmax(paired_table(cells))
+    for text in (line, note):
+        assert ("rounding does not explain it" in text) == is_fault
+        assert ("may round otherwise" in text) == (not is_fault)
+
+
+def one_by_one(answers):
+    """Requests of a round for each token."""
+    rounds = [round_record(0, 0, 0.1 * at) for at in range(1, len(LONG) + 1)]
+    return [request_record(rounds, f"{place}", output_token_ids=each) for place, each in enumerate(answers)]
 
 
 @pytest.mark.parametrize(
