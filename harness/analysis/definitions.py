@@ -185,20 +185,20 @@ METRICS: dict[str, Metric] = {
     },
     "looping_answers": rate(
         "looping answers (%)",
-        f"answers that loop / answers: {LOOP}; empty where tokens are not known, the target's weights are random or "
-        "acceptance is synthetic",
+        f"answers that loop / answers that can be judged: {LOOP}; empty where none can: all are cut before "
+        "or not known, the target's weights are random or acceptance is synthetic",
         "num_looping_answers",
-        "num_answers",
+        "num_judged_answers",
     ),
     "acceptance_rate_without_loops": rate(
         "acceptance rate without loops (%)",
-        "the acceptance rate of the answers that do not loop; empty where loops are not looked for",
+        "the acceptance rate of the answers that can be judged and do not loop; empty where none can",
         f"num_accepted_tokens{WITHOUT_LOOPS}",
         f"num_draft_tokens{WITHOUT_LOOPS}",
     ),
     "full_draft_length_without_loops": length(
         "acceptance length without loops, full drafts",
-        "the acceptance length of full drafts of the answers that do not loop; empty where loops are not looked for",
+        "the acceptance length of full drafts of the same answers; empty likewise",
         (f"num_full_drafts{WITHOUT_LOOPS}", f"num_accepted_in_full_drafts{WITHOUT_LOOPS}"),
         f"num_full_drafts{WITHOUT_LOOPS}",
         low=1.0,

@@ -1,6 +1,8 @@
 """Answers that loop: a model that repeats itself is easy to draft for, so that loops inflate acceptance and speed.
 
-An answer loops if fewer than half of the 4-grams of its last 200 tokens are distinct. Below 64 tokens none is judged.
+An answer loops if fewer than half of the 4-grams of its last 200 tokens are distinct. One that ends by itself below 64
+tokens does not. Neither one that is cut below 64 tokens can be judged nor one whose tokens a server does not give: a
+share is one of all others.
 A loop of p tokens that fills these 200 has p distinct 4-grams of 197, so that any loop of up to 98 tokens is found; one
 that has begun within them is found once it makes up half of them and its own length. A count that changes from one
 repetition to the next ("#### 7 ... #### 8 ...") hides four 4-grams of each, not the rest.
@@ -27,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.config.models import Weights
+from harness.records.request import FinishReason, RequestRecord
 from harness.records.schema import CellRecord
 from kernels.methods import Guarantee
 
@@ -63,16 +66,32 @@ def loop_values(cell: CellRecord, sums: Mapping[str, Floats]) -> dict[str, Float
         cell: with R requests.
         sums: [R] of OF_DRAFTS.
     """
-    names = ("num_answers", "num_looping_answers", *(f"{name}{WITHOUT}" for name in OF_DRAFTS))
-    if not _has_text(cell):
+    judged = np.array([_can_be_judged(item) for item in cell.requests], dtype=bool)
+    if not (has_text(cell) and judged.any()):
+        names = ("num_judged_answers", "num_looping_answers", *(f"{name}{WITHOUT}" for name in OF_DRAFTS))
         return {name: np.full(len(cell.requests), np.nan) for name in names}
     loops = np.array([is_loop(item.output_token_ids) for item in cell.requests], dtype=bool)
-    others = {f"{name}{WITHOUT}": np.where(loops, 0.0, sums[name]) for name in OF_DRAFTS}
-    return {"num_answers": np.ones(len(loops)), "num_looping_answers": loops.astype(np.float64)} | others
+    others = {f"{name}{WITHOUT}": np.where(judged & ~loops, sums[name], 0.0) for name in OF_DRAFTS}
+    return {
+        "num_judged_answers": judged.astype(np.float64),
+        "num_looping_answers": loops.astype(np.float64),
+        **others,
+    }
 
 
-def _has_text(cell: CellRecord) -> bool:
-    """Whether the tokens of all answers are known and are those of a trained model."""
+def num_not_judged(cell: CellRecord) -> tuple[int, int]:
+    """Answers that were cut too early to be judged, and answers whose tokens are not known; none where no text is."""
+    others = [item for item in cell.requests if not _can_be_judged(item)] if has_text(cell) else []
+    num_unknown = sum(not item.output_token_ids for item in others)
+    return len(others) - num_unknown, num_unknown
+
+
+def _can_be_judged(request: RequestRecord) -> bool:
+    num_tokens = len(request.output_token_ids)
+    return num_tokens >= MIN_TOKENS or (num_tokens > 0 and request.finish_reason is FinishReason.eos)
+
+
+def has_text(cell: CellRecord) -> bool:
+    """Whether answers are those of a trained model, and accepted by a rule that reads them."""
     is_random = cell.config["target"].get("weights") == Weights.random.value
-    is_synthetic = cell.config.get("guarantee") == Guarantee.synthetic.value
-    return not (is_random or is_synthetic) and all(item.output_token_ids for item in cell.requests)
+    return not is_random and cell.config.get("guarantee") != Guarantee.synthetic.value

@@ -10,6 +10,7 @@ from harness.analysis.comparison import unlike_baseline
 from harness.analysis.depths_taken import never_taken
 from harness.analysis.estimates import paired
 from harness.analysis.intervals import MIN_PROMPTS
+from harness.analysis.loops import num_not_judged
 from harness.analysis.results import Results
 from harness.analysis.sessions import changed_between
 from harness.config.depth import depths_name
@@ -27,7 +28,7 @@ from harness.report.cell_names import (
     varying,
 )
 from harness.report.gpu_notes import gpu_notes
-from harness.report.loop_notes import LOOPS, is_looping, loop_text
+from harness.report.loop_notes import LOOPS, is_looping, loop_text, not_judged_text
 from harness.report.missing_values import UNKNOWN, masked_text
 
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
@@ -77,7 +78,7 @@ def warnings(results: Results) -> list[str]:
     unlike = [cell for cell, item in compared if item is not None and item.num_other]
     if unlike:
         found.append(f"answers: {unlike_baseline_text(unlike)} ({_names(unlike, results.cells)})")
-    found += _of_loops([cell for cell in done if is_looping(cell)], results.cells)
+    found += _of_loops(done, results.cells)
     masked = [item for item in results.recording.cells if item.num_masked_drafts]
     found += _by_cells("terms", [(masked_text(item), item.cell) for item in masked], results.cells)
     found += _by_cells("positions", [(text, cell) for cell in done for text in _beyond_positions(cell)], results.cells)
@@ -102,7 +103,13 @@ def _beyond_positions(cell: CellResult) -> list[str]:
 
 
 def _of_loops(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
-    """Cells some of whose answers loop: each by itself, or in one line where there are many."""
+    """Cells some of whose answers loop: each by itself, or in one line where there are many; and what is not known."""
+    found = _looping([cell for cell in cells if is_looping(cell)], among)
+    part = [cell for cell in cells if any(num_not_judged(cell.record)) and not cell.is_baseline]
+    return found + ([f"loops: {not_judged_text(part)} ({_names(part, among)})"] if part else [])
+
+
+def _looping(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
     if len(cells) <= LOOPS_NAMED:
         return [f"loops: {_place(cell, among)}: {loop_text(cell)} (marked {LOOPS})" for cell in cells]
     shares = [cell.estimate("looping_answers").value for cell in cells]

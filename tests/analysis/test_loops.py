@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import count, cycle, islice
+from math import isnan
 
 import pytest
 
@@ -9,6 +10,7 @@ from harness.analysis.frame import results_frame
 from harness.analysis.loops import MIN_TOKENS, WINDOW, is_loop
 from harness.analysis.results import Results
 from harness.records.counts import Arrival, DraftCounts, Knowledge
+from harness.records.request import FinishReason
 from harness.report.first_screen import FirstScreen
 from harness.report.loop_notes import LOOPS, LOOPS_NOTE
 from harness.report.tables.methods import method_tables, paired_table
@@ -64,6 +66,9 @@ LOOPING = [request("a", loop(4), 3), request("b", TEXT[:200], 0)]
 """50 rounds that accept 3 of 3, and 200 that accept none."""
 
 
+ENDED = {"finish_reason": FinishReason.eos}
+
+
 def cell(requests=LOOPING, **changes):
     return cell_record(requests, 1.0, config(**changes))
 
@@ -74,7 +79,7 @@ def test_acceptance_is_given_without_the_answers_that_loop():
     assert row["looping_answers"] == 0.5
     assert row["acceptance_rate"] == 150 / 750 and row["acceptance_rate_without_loops"] == 0
     assert row["full_draft_length"] == 1 + 150 / 250 and row["full_draft_length_without_loops"] == 1
-    row = results_frame(analysed(cell([request("a", TEXT[:200], 1), request("b", TEXT[:40], 0)]))).iloc[0]
+    row = results_frame(analysed(cell([request("a", TEXT[:200], 1), request("b", TEXT[:40], 0, **ENDED)]))).iloc[0]
     assert row["looping_answers"] == 0 and row["acceptance_rate_without_loops"] == row["acceptance_rate"] > 0
 
 
@@ -94,7 +99,7 @@ def test_a_cell_that_loops_is_marked_and_named():
 
 
 def test_few_loops_among_many_answers_are_told_by_columns_alone():
-    requests = [LOOPING[0], *(request(f"{number}", TEXT[:8], 1) for number in range(100))]
+    requests = [LOOPING[0], *(request(f"{number}", TEXT[:8], 1, **ENDED) for number in range(100))]
     cells = analysed(cell(requests))
     assert 0 < results_frame(cells)["looping_answers"][0] < 0.01
     assert not any(line.startswith("loops") for line in warnings(Results((), tuple(cells))))
@@ -114,6 +119,27 @@ def test_of_a_text_that_means_nothing_nothing_is_said(changes):
     names = ["looping_answers", "acceptance_rate_without_loops", "full_draft_length_without_loops"]
     assert results_frame(cells)[names].isna().all(axis=None)
     assert LOOPS_NOTE not in summary_table(cells).notes
+
+
+def test_answers_that_cannot_be_judged_are_told_and_no_zero():
+    """Would catch a cell whose loops are not found for one answer of unknown tokens, and a share of 0 % of answers that
+    are cut at 48 tokens, which nobody looked at."""
+    told = {"rounds": (), "arrivals": (Arrival(0.2, 200),), "counts": DraftCounts(50, 150, 150)}
+    known = [replace(request(f"{number}", loop(4), 3), **told) for number in range(9)]
+    unknown = replace(known[0], prompt_id="unknown", output_token_ids=(), counts=DraftCounts(50, 150, 0))
+    served = cell_record([*known, unknown], 1.0, config(), knowledge=Knowledge.requests)
+    (found,) = analysed(served)
+    assert found.estimate("looping_answers").value == 1
+    assert isnan(found.estimate("acceptance_rate_without_loops").value)
+    lines = [line for line in warnings(Results((), (found,))) if line.startswith("loops: ")]
+    assert "100.0 % of the answers that can be judged loop (9 of 9)" in lines[0]
+    assert "1 of 10 answers cannot be judged: the tokens of 1 are not known" in lines[1]
+    short = cell([request(f"{number}", loop(4, 48), 3) for number in range(10)])
+    (found,) = analysed(short)
+    names = ["looping_answers", "acceptance_rate_without_loops", "full_draft_length_without_loops"]
+    assert results_frame([found])[names].isna().all(axis=None)
+    (line,) = [line for line in warnings(Results((), (found,))) if line.startswith("loops: ")]
+    assert "10 of 10 answers cannot be judged: 10 were cut below 64 tokens" in line
 
 
 def test_loops_of_a_server_are_found_where_it_gives_tokens():
