@@ -19,6 +19,7 @@ from experiments.zoo.data import TrainingData
 from experiments.zoo.metrics import record
 from experiments.zoo.settings import Settings
 from experiments.zoo.tokenizer import END_OF_TEXT_ID
+from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel, load_target
 
 GIVEN = 1 << 15
@@ -53,6 +54,7 @@ class Sampler:
         """prompts: [N, L] int64. stride: how far ahead in the prompts a row looks for its next one."""
         device = target.device
         cache = target.new_cache(num_rows, -(-length // _BUCKET) * _BUCKET)
+        assert isinstance(cache, SlotCache), "the zoo's target has layers of this project's own"
         self._target, self._keys, self._values = target, cache.keys, cache.values
         self._prompts, self._prompt_lengths, self._stride = prompts, prompt_lengths, stride
         self._num_rows, self._length = num_rows, length

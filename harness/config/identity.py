@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.config.cell import CellConfig
+from harness.config.models import Layers
 from harness.config.sections import GOODPUT_LIMITS
 from harness.config.usage import normal_form, without_settings
 from harness.config.view import plain_values
@@ -61,7 +62,10 @@ def determinants(
     workload = plain["workload"]
     if prompts_fingerprint is not None:
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
-    accepted = normal.target.accept_unknown
+    target: dict[str, Any] = {"accept_unknown": accepted} if (accepted := normal.target.accept_unknown) else {}
+    if normal.target.layers is Layers.transformers:
+        # another order of sums; what runs where is else decided by the files
+        target["layers"] = normal.target.layers.value
     drawn = {"sampling": cell.draft_sampling.value}
     if normal.drafting.tree is not None:
         drawn["siblings"] = normal.siblings.value
@@ -71,7 +75,7 @@ def determinants(
         without_settings(plain, ["target", *_WAITING_SETTINGS])
         | noise
         # all else of a target is in its weights
-        | ({"target": {"accept_unknown": accepted}} if accepted else {})
+        | ({"target": target} if target else {})
         | {
             "models": models,
             "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),

@@ -149,6 +149,15 @@ class NgramMatch(Enum):
     earliest = "earliest"
 
 
+class Layers(Enum):
+    """Whose code computes the layers of a language model."""
+
+    auto = "auto"
+    """This project's where it has layers of that type, else transformers'."""
+    own = "own"
+    transformers = "transformers"
+
+
 @dataclass
 class TargetConfig:
     """The model whose distribution must be preserved."""
@@ -167,6 +176,9 @@ class TargetConfig:
     """The checkpoint's, or random ones of the same sizes: for speed and memory at real shapes, never for text."""
     shape: str | None = None
     """Sizes of a public model, by name, instead of a path; needs weights=random."""
+    layers: Layers = Layers.auto
+    """Whose code computes its layers: own is this project's, of a few types; transformers is that of the Hugging Face
+    library, of any; auto is own where there are such."""
     accept_unknown: list[str] = field(default_factory=list)
     """Fields of its files (eagle_config.NAME for nested ones) and tensors (NAME or PREFIX*) that this version does not
     compute, and that you vouch for: they are left out, and the report says so."""

@@ -104,6 +104,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: view.value("target.path") is not None and not view.is_served,
         "with target.path and backend=local; what serves says itself what it reads",
     ),
+    (("target.layers",), lambda view: not view.is_served, "with backend=local; what serves says this itself"),
     (
         ("drafter.accept_unknown",),
         lambda view: view.reads_drafter_files and not view.is_served,

@@ -18,7 +18,7 @@ from harness.drafters.protocol import Batch, DrafterCost, ReadPart, TargetStep
 from harness.models.cost import total
 from harness.models.direct_layer import rounds_alike
 from harness.models.head import Head
-from harness.models.slot_cache import SlotCache
+from harness.models.slot_cache import TargetCache
 from kernels.contract import Draft, DraftSampling
 
 
@@ -38,7 +38,7 @@ class DrafterShape(NamedTuple):
 class NetworkDrafter:
     """What a drafter with a network owns: its key-value cache and the persistent draft-logit cache."""
 
-    _cache: SlotCache
+    _cache: TargetCache
     _logits: DraftLogits
 
     @property

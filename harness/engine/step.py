@@ -22,7 +22,7 @@ from harness.engine.decided_row import joined
 from harness.engine.slots import DECODES, ENDS_PROMPT, SlotState, StepInputs
 from harness.engine.token_logprobs import LogprobsSettings, packed_logprobs
 from harness.models.fused.row_groups import RowGroups
-from harness.models.slot_cache import SlotCache
+from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel, TargetOutput
 from harness.models.tree_places import TreePlaces
 from kernels.contract import Deferred, Draft, Slots, Streams, TokenMask, Verification, VerificationResult
@@ -100,7 +100,7 @@ class Step:
     target: TargetModel
     drafter: Drafter
     core: Core
-    cache: SlotCache
+    cache: TargetCache
     state: SlotState
     verification: Verification
     num_speculative_tokens: int

@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.models import Layers
 from harness.models.checkpoint import (
     INDEX,
     SINGLE,
@@ -38,7 +39,7 @@ from harness.models.known_fields import (
 )
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.known_tensors import OTHER_LAYOUTS, Tensors, head_tensors, model_tensors, mtp_tensors
-from harness.models.model_types import MODEL_TYPES
+from harness.models.model_types import MODEL_TYPES, takes_general_path
 from harness.records.strict_json import shown
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
@@ -72,7 +73,13 @@ class Settled(NamedTuple):
 
 
 def model_account(
-    folder: Path, fields: Fields, accepted: Accepted, *, runs_code: bool = False, names: Collection[str] | None = None
+    folder: Path,
+    fields: Fields,
+    accepted: Accepted,
+    *,
+    runs_code: bool = False,
+    names: Collection[str] | None = None,
+    layers: Layers = Layers.auto,
 ) -> Account:
     """The account of a target or draft model.
 
@@ -81,27 +88,49 @@ def model_account(
         fields: of config.json, or of the configuration that its own code made of it.
         accepted: what the user vouches for.
         runs_code: whether code that comes with it is run.
-        names: of its tensors; None where they are not known.
+        names: of its tensors; None where they are not known. Those of the general path its loader accounts for.
+        layers: whose code computes them.
 
     Raises:
         CheckpointError: its type does not run, it is quantized, or sizes are missing.
     """
     model_type = fields.get("model_type")
+    if takes_general_path(model_type, layers):
+        return _general_account(folder, fields, accepted, runs_code)
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
-        may_become_one = fields.get("auto_map") and not runs_code
         raise CheckpointError(
             f"{folder / CONFIG}: expected model_type {' or '.join(MODEL_TYPES)}, found {shown(model_type)}, which this "
-            "version does not run"
-            + ("; its own code may make one of these of it: target.trust_remote_code=true" if may_become_one else "")
+            "version has no layers of its own for; target.layers=auto takes those of transformers"
+            + _code_may_help(fields, runs_code)
         )
     account = Account(folder, accepted, fields, model_layout(model_type, runs_code=runs_code))
     account.take_defaults(CONFIG, account.fields, model_type)
-    if accepted.section == "target":
-        # a drafter's tokens are the target's, and so is how they are sampled
-        account.read_file(GENERATION_CONFIG, GENERATION)
-        account.read_file(TOKENIZER_CONFIG, tokenizer_layout(runs_code=runs_code))
+    account.read_beside(runs_code=runs_code)
     if names is not None:
         account.add(names, lambda found: model_tensors(found, account.fields))
+    account.check_final()
+    return account
+
+
+def _code_may_help(fields: Fields, runs_code: bool) -> str:
+    """What to do about a type that does not run, where the checkpoint has code of its own."""
+    may_become_one = fields.get("auto_map") and not runs_code
+    return "; its own code may make one that does of it: target.trust_remote_code=true" if may_become_one else ""
+
+
+def _general_account(folder: Path, fields: Fields, accepted: Accepted, runs_code: bool) -> Account:
+    """The account of a model whose config.json transformers interprets."""
+    from harness.models.general.known_types import architecture_of, general_layout, what_it_means
+
+    architecture = architecture_of(fields.get("model_type"))
+    if architecture is None:
+        raise CheckpointError(
+            f"{folder / CONFIG}: expected a model_type that the installed transformers has a causal language model of, "
+            f"found {shown(fields.get('model_type'))}, which does not run here{_code_may_help(fields, runs_code)}"
+        )
+    account = Account(folder, accepted, fields, general_layout(fields["model_type"]))
+    account.assume(what_it_means(architecture))
+    account.read_beside(runs_code=runs_code)
     account.check_final()
     return account
 
@@ -235,6 +264,13 @@ class Account:
         if (self._folder / file).is_file():
             self._read(file, read_fields(self._folder / file), layout)
 
+    def read_beside(self, *, runs_code: bool) -> None:
+        """Account for the other files of a target: a drafter's tokens are the target's, and so is how they are
+        sampled."""
+        if self._accepted.section == "target":
+            self.read_file(GENERATION_CONFIG, GENERATION)
+            self.read_file(TOKENIZER_CONFIG, tokenizer_layout(runs_code=runs_code))
+
     def take_defaults(self, place: str, fields: Fields, model_type: str) -> None:
         """Note what the configuration class fills in for fields that are not stated."""
         # of a type that does not run the loader tells
@@ -290,7 +326,7 @@ class Account:
                 f"{self._folder / CONFIG}: expected {', '.join(self._missing)}, found none; the sizes of a model are "
                 "never guessed"
             )
-        left = [item for item in self._unread if not any(_means(name, item.name) for name in self._accepted.names)]
+        left = [item for item in self._unread if not any(means(name, item.name) for name in self._accepted.names)]
         if left:
             asked = ",".join(item.name for item in left[:_NUM_SHOWN]) + (",..." if len(left) > _NUM_SHOWN else "")
             raise CheckpointError(
@@ -303,10 +339,10 @@ class Account:
 
     def _vouched(self, name: str) -> list[str]:
         """What the user vouches for by a name, as a sentence; none where tensors are not known and it may be one."""
-        items = [item for item in self._unread if _means(name, item.name)]
+        items = [item for item in self._unread if means(name, item.name)]
         if items:
             return [f"{_listed(items)}: left out, because {self._accepted.setting} vouches for it"]
-        if any(_means(name, other) for other in self._names):
+        if any(means(name, other) for other in self._names):
             raise CheckpointError(
                 f"{self._accepted.setting}: expected fields and tensors of {self._folder} that this version does not "
                 f"compute, found {name}, which it computes or which has no effect; leave it out"
@@ -329,7 +365,7 @@ def _states(fields: Fields, name: str, place: str) -> bool:
     return place in fields and (not isinstance(fields[place], Mapping) or name in fields[place])
 
 
-def _means(pattern: str, name: str) -> bool:
+def means(pattern: str, name: str) -> bool:
     """Whether what the user wrote means a field or tensor."""
     if pattern.endswith("*") and len(pattern) > 1:
         return name.startswith(pattern[:-1])

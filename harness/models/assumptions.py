@@ -96,7 +96,8 @@ def assumed_of_target(target: TargetConfig) -> tuple[str, ...]:
         return ()
     accepted, folder = Accepted("target", tuple(target.accept_unknown)), described.source.parent
     names, runs_code = _names(folder, target), target.trust_remote_code
-    return model_account(folder, described.fields, accepted, runs_code=runs_code, names=names).settled().assumptions
+    account = model_account(folder, described.fields, accepted, runs_code=runs_code, names=names, layers=target.layers)
+    return account.settled().assumptions
 
 
 def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import DrafterConfig, DrafterKind, Layers, TargetConfig, Weights
 from harness.config.schema import SettingsError
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import (
@@ -28,7 +28,7 @@ from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
 from harness.models.head_fits import check_head_fields
-from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length
+from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length, takes_general_path
 from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer import eos_token_ids
@@ -51,7 +51,7 @@ def check_target_files(target: TargetConfig) -> None:
         if target.trust_remote_code:
             _tensors(folder, target.weights)
         else:
-            _check_language_model(folder, target.weights, OF_TARGET)
+            _check_language_model(folder, target.weights, OF_TARGET, target.layers)
             check_tokenizer_files(folder, is_needed=target.weights is Weights.checkpoint)
     except CheckpointError as error:
         raise SettingsError(f"target.path: {error}") from error
@@ -87,7 +87,7 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         if drafter.kind is DrafterKind.mtp:
             _check_mtp(folder, weights)
         elif drafter.kind is DrafterKind.draft_model:
-            _check_language_model(folder, weights, OF_DRAFTER)
+            _check_language_model(folder, weights, OF_DRAFTER, Layers.auto)
         else:
             _check_head(folder, drafter, target, weights)
         check_tokenizer_files(folder, is_needed=False)
@@ -114,19 +114,23 @@ def _tensors(folder: Path, weights: Weights) -> dict[str, StoredTensor]:
     return {} if weights is Weights.random else stored_tensors(folder)
 
 
-def _check_language_model(folder: Path, weights: Weights, accepted: Accepted) -> None:
+def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, layers: Layers) -> None:
     """Raise CheckpointError for anything but a causal language model of a type that runs."""
     fields = _fields(folder)
     _check_kind(folder, LANGUAGE_MODEL, fields, {})
     model_type = fields.get("model_type")
+    if takes_general_path(model_type, layers):
+        # sizes and shapes are for transformers
+        _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
+        return
     if model_type not in MODEL_TYPES:
         raise CheckpointError(
-            f"expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in {folder / CONFIG}; choose a "
-            "model that this version runs"
+            f"expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in {folder / CONFIG}; "
+            "target.layers=auto runs others by the layers of transformers"
         )
     _check_sizes(folder, fields)
     # what no one can vouch for, before shapes that follow from it
-    model_account(folder, fields, accepted)
+    model_account(folder, fields, accepted, layers=layers)
     eos_token_ids(None, None, folder)
     tensors = _tensors(folder, weights)
     _check_kind(folder, LANGUAGE_MODEL, fields, tensors)

@@ -81,13 +81,11 @@ class ModelCost:
         """
         total = sum(widths)
         keys_seen = total * (num_seen + total - 1) if sees_all else total * num_seen + total * (total - 1) // 2
-        num_heads, key_dim, value_dim = cache_shape(self.config)
-        token_bytes = self.num_layers * num_heads * (key_dim + value_dim) * self.cache_itemsize
         return Cost(
             weight_bytes=sum(self._read_bytes(num_slots * width) for width in widths),
-            cache_bytes=len(widths) * num_slots * max(num_seen - 1, 0) * token_bytes,
+            cache_bytes=len(widths) * num_slots * max(num_seen - 1, 0) * self._token_bytes,
             num_linear=num_slots * total * self._operations(self._layers),
-            num_attention=num_slots * keys_seen * self.num_layers * self._of_key,
+            num_attention=num_slots * keys_seen * self._of_key,
         )
 
     def logits(self, num_passes: int, num_rows: int) -> Cost:
@@ -113,11 +111,19 @@ class ModelCost:
         return getattr(self.config, "num_experts_per_tok", 0)
 
     @property
+    def _token_bytes(self) -> int:
+        """What all layers keep of a token."""
+        num_heads, key_dim, value_dim = cache_shape(self.config)
+        return self.num_layers * num_heads * (key_dim + value_dim) * self.cache_itemsize
+
+    @property
     def _of_key(self) -> int:
-        """Operations of a query with one key and its value in one layer, all query heads."""
+        """Operations of a query with one key and its value, all query heads of all layers."""
         _, key_dim, value_dim = cache_shape(self.config)
         # latent attention: the values are the latent part of the keys
-        return 2 * self.config.num_attention_heads * (key_dim + (value_dim or self.config.kv_lora_rank))
+        return (
+            2 * self.num_layers * self.config.num_attention_heads * (key_dim + (value_dim or self.config.kv_lora_rank))
+        )
 
     def _read_bytes(self, num_tokens: int) -> int:
         """Weights of one forward over so many tokens, without the output matrix.

@@ -34,7 +34,7 @@ class View(Protocol):
     @property
     def rope_table(self) -> Tensor | None: ...
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]: ...
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, /, *_: object) -> tuple[Tensor, Tensor]: ...
 
 
 class FusedView(View, Protocol):
@@ -257,14 +257,29 @@ def one_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTrai
 def head_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTrainedConfig:
     """The layer of an EAGLE or EAGLE-3 head like the target's, with some fields changed.
 
-    Raises ValueError when the target's layers are of a type that such heads are not made of.
+    Heads of targets that transformers' code runs are Llamas, as public ones are. Raises ValueError when the target's
+    layers are of a type of our own that such heads are not made of.
     """
+    if target_config.model_type not in MODEL_TYPES:
+        return one_layer_config(_as_llama(target_config), **changes)
     if target_config.model_type not in HEAD_LAYERS:
         raise ValueError(
             f"a head like its target: expected a target of model_type {' or '.join(HEAD_LAYERS)}, found "
             f"{target_config.model_type!r}; describe the head's layer in a config.json of its own"
         )
     return one_layer_config(target_config, **changes)
+
+
+def _as_llama(config: PreTrainedConfig) -> LlamaConfig:
+    """The sizes of any model as those of a Llama; what it does not have is taken from its hidden size."""
+    hidden_size = config.hidden_size
+    found = {name: getattr(config, name, None) for name in WRITTEN_FIELDS}
+    sizes: dict[str, Any] = {name: value for name, value in found.items() if type(value) is int}
+    if "num_attention_heads" not in sizes:
+        sizes |= {"head_dim": min(64, hidden_size), "num_attention_heads": max(1, hidden_size // 64)}
+    sizes.setdefault("num_key_value_heads", sizes["num_attention_heads"])
+    sizes.setdefault("intermediate_size", 4 * hidden_size)
+    return LlamaConfig(**sizes)
 
 
 def layer_fields(config: PreTrainedConfig) -> dict[str, Any]:

@@ -21,7 +21,8 @@ def load_draft_model(folder: Path, target: TargetModel, *, accepted: Accepted = 
     """Load a frozen draft model for a target. Raises ValueError as load_target does, and for another vocabulary."""
     config, _, _ = read_config(folder, False, accepted, names=None)
     tokenizer = load_tokenizer(folder) if has_tokenizer(folder) else None
-    assumed = check_vocabulary(config.vocab_size, tokenizer, target, folder, is_model=True)
+    num_rows = config.get_text_config(decoder=True).vocab_size
+    assumed = check_vocabulary(num_rows, tokenizer, target, folder, is_model=True)
     model = load_target(
         folder,
         device=target.device,

@@ -275,18 +275,23 @@ def _is_sum_of_parts(value: Any, fields: Fields) -> bool:
     return value == (fields.get("qk_nope_head_dim") or 0) + (fields.get("qk_rope_head_dim") or 0)
 
 
+OF_EXPERTS = {
+    **only(("noaux_tc",), "how experts are chosen", "topk_method"),
+    **only(("sigmoid",), "how experts are chosen", "scoring_func"),
+    **only((1,), "which layers have experts", "moe_layer_freq"),
+    **ignored("how experts are placed on devices", "ep_size"),
+}
+"""Fields of published files of GLM and DeepSeek that transformers does not read, and which values are what it does."""
+
 _GLM = {
+    **OF_EXPERTS,
     **used(
         *("moe_intermediate_size", "n_routed_experts", "num_local_experts", "n_shared_experts", "num_experts_per_tok"),
         *("first_k_dense_replace", "mlp_layer_types", "n_group", "topk_group"),
         *("routed_scaling_factor", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     ),
     **flags("norm_topk_prob", "rope_interleave"),
-    **only(("noaux_tc",), "how experts are chosen", "topk_method"),
-    **only(("sigmoid",), "how experts are chosen", "scoring_func"),
-    **only((1,), "which layers have experts", "moe_layer_freq"),
     **where(_is_sum_of_parts, "the width of queries and keys", "qk_head_dim"),
-    **ignored("how experts are placed on devices", "ep_size"),
 }
 
 LAYERS: Mapping[str, Layout] = {

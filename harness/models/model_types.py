@@ -1,4 +1,6 @@
-"""The model types that run. Importable without torch."""
+"""The model types that layers of our own run, and which path a model takes. Importable without torch."""
+
+from harness.config.models import Layers
 
 MODEL_TYPES = {"llama": "Llama", "qwen3": "Qwen3", "glm4_moe_lite": "Glm4MoeLite"}
 """Types of config.json -> what transformers' classes of that type are called by."""
@@ -6,6 +8,13 @@ DENSE_TYPES = ("llama", "qwen3")
 """Types whose layers have neither experts nor latent attention."""
 HEAD_LAYERS = DENSE_TYPES
 """Types of layer that EAGLE and EAGLE-3 heads are made of; an MTP layer is of its target's type."""
+
+
+def takes_general_path(model_type: object, layers: Layers) -> bool:
+    """Whether transformers' own modeling code runs a model (harness.models.general)."""
+    return layers is Layers.transformers or (layers is Layers.auto and model_type not in MODEL_TYPES)
+
+
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """RoPE types whose tables follow the longest sequence seen: a request's output would depend on its batch."""
 

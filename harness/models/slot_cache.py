@@ -14,6 +14,7 @@ of its value.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +23,36 @@ from harness.models.fp8_linear import FP8, to_fp8
 from harness.models.fused.row_groups import GroupedRows, RowGroups
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.tree_places import TreePlaces, tree_mask
+
+if TYPE_CHECKING:
+    from harness.models.decoder_layer import View
+
+
+class TargetCache(Protocol):
+    """What the engine and drafters need of the cache of a language model; see SlotCache for what each part does."""
+
+    num_slots: int
+    capacity: int
+    dtype: torch.dtype
+    slot_ids: Tensor
+
+    @property
+    def num_bytes(self) -> int: ...
+
+    def view(
+        self,
+        rows: slice | Tensor,
+        positions: Tensor,
+        length: int,
+        tree: TreePlaces | None = None,
+        groups: RowGroups | None = None,
+    ) -> View: ...
+
+    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None: ...
+
+    def clear(self, rows: slice | Tensor) -> None: ...
+
+    def move(self, source: int, destination: int) -> None: ...
 
 
 class SlotView:

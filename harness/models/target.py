@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedConfig
 
+from harness.config.models import Layers
 from harness.models.accounting import CONFIG, OF_TARGET, Accepted, Settled, model_account
 from harness.models.checkpoint import (
     Checkpoint,
@@ -45,7 +46,8 @@ from harness.models.fused.tilings import FP8_MAX_TOKENS
 from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import embedded, linear, run_layers
 from harness.models.meta import made_on_meta
-from harness.models.slot_cache import SlotCache
+from harness.models.model_types import takes_general_path
+from harness.models.slot_cache import SlotCache, TargetCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
 
@@ -78,7 +80,8 @@ class TargetModel:
         tokenizer_stands_in: bool = False,
         random_fingerprint: str | None = None,
     ) -> None:
-        """causal_lm: a Llama, Qwen3 or Glm4MoeLite of transformers, whose layers attend through slots from here on.
+        """causal_lm: a Llama, Qwen3 or Glm4MoeLite of transformers, whose layers attend through slots from here on;
+        harness.models.general.target takes any.
 
         tokenizer_stands_in: the tokenizer was made for another model, so that its tokens mean and end nothing here.
         random_fingerprint: identifies random weights; None for those of a checkpoint.
@@ -88,7 +91,11 @@ class TargetModel:
         """See `fuse`."""
         self.fusion_obstacle: str | None = None
         """Why `fuse` left its layers as they are."""
-        self.config: PreTrainedConfig = causal_lm.config
+        self.tree_obstacle: str | None = None
+        """Why drafts for it cannot be trees."""
+        self.is_uncounted = False
+        """Whether it lies on the meta device and cannot tell there what its caches will take."""
+        self.config: PreTrainedConfig = causal_lm.config.get_text_config(decoder=True)
         self.tokenizer = tokenizer
         self.name = name
         self.path = None if path is None else Path(path)
@@ -96,9 +103,7 @@ class TargetModel:
         """What its files do not say and was taken, or what the user vouched for; one sentence each."""
         self.reads_unknown_ids = False
         """Whether ids beyond its vocabulary, which another model has, are read as its last one."""
-        slots_config = with_slots(self.config)
-        for layer in causal_lm.model.layers:
-            use_slots(layer, slots_config)
+        self._attend_through_slots()
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size
         self.hidden_size: int = self.config.hidden_size
@@ -109,6 +114,12 @@ class TargetModel:
         self.eos_token_ids = eos_token_ids(
             self.config.eos_token_id, None if tokenizer_stands_in else tokenizer, self.path
         )
+
+    def _attend_through_slots(self) -> None:
+        """Let its layers keep keys and values in slots from here on."""
+        slots_config = with_slots(self.config)
+        for layer in self.causal_lm.model.layers:
+            use_slots(layer, slots_config)
 
     @property
     def num_positions(self) -> int:
@@ -202,7 +213,7 @@ class TargetModel:
         """[..., H] after the final norm -> [..., V], written to `out` if there is one (see `linear`)."""
         return linear(hidden, self.output_matrix, None, self.is_fused, out)
 
-    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
+    def new_cache(self, num_slots: int, capacity: int) -> TargetCache:
         """An empty key-value cache of so many slots, each holding so many positions."""
         table = rope_table(self.causal_lm.model.rotary_emb, capacity, self.device) if self.is_fused else None
         return new_cache(
@@ -261,11 +272,16 @@ class ReadConfig(NamedTuple):
 
 
 def read_config(
-    folder: Path, trust_remote_code: bool, accepted: Accepted, names: Collection[str] | None = ()
+    folder: Path,
+    trust_remote_code: bool,
+    accepted: Accepted,
+    names: Collection[str] | None = (),
+    layers: Layers = Layers.auto,
 ) -> ReadConfig:
     """Read the config.json of a folder, and account for its files.
 
     accepted: what the user vouches for. names: of the tensors, where they are read; None leaves them out of account.
+    layers: whose code computes them.
     Raises ValueError when there is none, a field or tensor is not computed, or transformers makes no configuration of
     it.
     """
@@ -275,9 +291,13 @@ def read_config(
         with configured_by(source):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         stated = config.to_dict() | {"auto_map": fields["auto_map"]}
-        account = model_account(folder, stated, accepted, runs_code=True, names=names)
+        account = model_account(folder, stated, accepted, runs_code=True, names=names, layers=layers)
+        if takes_general_path(config.model_type, layers):
+            # transformers' own code takes a configuration of its own class
+            with configured_by(source):
+                config = config_class(config.model_type).from_dict(dict(account.fields))
     else:
-        account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names)
+        account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names, layers=layers)
         with configured_by(source):
             config = config_class(fields["model_type"]).from_dict(dict(account.fields))
     infer_dense_layers(config, fields)
@@ -296,20 +316,29 @@ def load_target(
     tokenizer: Any = None,
     most_ids: int | None = None,
     accepted: Accepted = OF_TARGET,
+    layers: Layers = Layers.auto,
 ) -> TargetModel:
     """Load a target, or a draft model, with frozen weights and its tokenizer.
 
     path: local folder or Hugging Face id; None is the built-in target. dtype: None is that of the stored embedding.
     in_fp8: round the projections of the layers to 8 bits (harness.models.fp8_linear).
     tokenizer: None is the folder's own. most_ids: token ids that are kept; None keeps all.
-    accepted: fields and tensors of its files that the user vouches for.
+    accepted: fields and tensors of its files that the user vouches for. layers: whose code computes them.
     Raises ValueError when the model type is not supported, or not in 8 bits; when weights are missing, misshapen or
     pickled; when a field or tensor is not accounted for (harness.models.accounting); or when there is no tokenizer.
     """
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     source = folder / CONFIG
     with Checkpoint(folder) as checkpoint:
-        config, _, settled = read_config(folder, trust_remote_code, accepted, checkpoint.names)
+        config, _, settled = read_config(folder, trust_remote_code, accepted, checkpoint.names, layers)
+        if takes_general_path(config.model_type, layers):
+            # it imports the modeling code of transformers
+            from harness.models.general.load import GeneralFolder, load_general
+
+            if tokenizer is None:
+                tokenizer = load_tokenizer(folder, trust_remote_code)
+            given = GeneralFolder(folder, config, settled, accepted, tokenizer, name, most_ids)
+            return load_general(given, device, dtype, in_fp8)
         num_stored = config.vocab_size
         if most_ids is not None and most_ids < num_stored:
             config = resized(config, most_ids)

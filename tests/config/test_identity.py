@@ -84,6 +84,14 @@ def test_what_the_user_says_of_a_head_is_part_of_a_cell_that_reads_it(said):
     assert cell_id(cell(f"drafter.kind=mtp drafter.{said}")) == cell_id(cell("drafter.kind=mtp"))
 
 
+def test_layers_of_transformers_are_another_cell_where_there_are_some_of_our_own():
+    """Their sums have another order. What serves has layers of its own."""
+    ids = {name: cell_id(cell(f"target.path=x target.layers={name}")) for name in ("auto", "own", "transformers")}
+    assert ids["auto"] == ids["own"] != ids["transformers"]
+    served = [cell(f"backend.kind=server target.path=x target.layers={name}") for name in ("auto", "transformers")]
+    assert cell_id(served[0]) == cell_id(served[1])
+
+
 def test_a_cache_of_the_drafters_own_type_is_no_other_cell():
     own = cell("drafter.kind=eagle3 backend.dtype=bfloat16")
     named = replace(own, drafting=DraftingConfig(cache_dtype=CacheDtype.bfloat16))

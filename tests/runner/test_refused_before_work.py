@@ -113,16 +113,16 @@ CHECKPOINTS = {
         "drafter.path: {at}/eagle3/config.json: expected a JSON object, found int",
     ),
     "target of another type": (
-        lambda at: target(model(at, model_type="mistral")),
+        lambda at: [*target(model(at, model_type="mistral")), "target.layers=own"],
         "target.path: expected model_type llama or qwen3 or glm4_moe_lite, found 'mistral' in {at}/target/config.json",
     ),
     "target of no type": (
         lambda at: target(model(at, model_type=None)),
-        "target.path: expected model_type llama or qwen3 or glm4_moe_lite, found None in {at}/target/config.json",
+        "target.path: {at}/target/config.json: expected a model_type that the installed transformers has a causal lan",
     ),
     "draft model of another type": (
-        lambda at: head("draft_model", model(at, "draft_model", model_type="gpt2")),
-        "drafter.path: expected model_type llama or qwen3 or glm4_moe_lite, found 'gpt2' in {at}/draft_model/config",
+        lambda at: head("draft_model", model(at, "draft_model", model_type="bert_of_no_kind")),
+        "drafter.path: {at}/draft_model/config.json: expected a model_type that the installed transformers has a cau",
     ),
     "MTP layer of a target without": (
         lambda at: ["target=local", f"target.path={model(at, 'draft_model')}", "drafter=mtp"],

@@ -53,6 +53,18 @@ def _own_drafter(cell: CellConfig, target: TargetModel) -> OwnDrafter | None:
     return OwnDrafter(cell.drafter.kind.value, cell.draft_sampling, target.vocab_size)
 
 
+def _check_trees(cell: CellConfig, models: Models) -> None:
+    """Raise ValueError where the target or the draft model of a cell reads no trees."""
+    loaded = models.head(cell.drafter)
+    draft_model = loaded.head if loaded is not None and isinstance(loaded.head, TargetModel) else None
+    for owner, model in (("target", models.target), ("draft model", draft_model)):
+        if model is not None and model.tree_obstacle is not None:
+            raise ValueError(
+                f"drafting.tree: expected chains (null) with the {owner} {model.name}, because {model.tree_obstacle}, "
+                f"found {cell.drafting.tree}"
+            )
+
+
 def _check_fused_trees(cell: CellConfig, models: Models) -> None:
     """Raise ValueError where fused layers of the target or of the drafter cannot read the trees of a cell."""
     loaded, shape = models.head(cell.drafter), cell.drafting.tree_shape
@@ -107,6 +119,7 @@ class EngineOfCell:
                 f"core CUDA graphs cannot hold, found true with verification.method={cell.verification.method.value}"
             )
         if cell.drafts_tree:
+            _check_trees(cell, models.meta_models)
             _check_fused_trees(cell, models.meta_models)
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""

@@ -214,6 +214,8 @@ class LocalBackend:
         head = () if self.loaded_head is None else self.loaded_head.head.fallbacks
         round_tokens = self.cell.backend.max_concurrency * (self.engine_of_cell.num_speculative_tokens + 1)
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self.requests.notes]
+        if self.models.meta_models.target.is_uncounted:
+            notes.append("the target's key-value cache is not counted in the memory that a run needs")
         if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
             is_masked = self.cell.constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)

@@ -32,6 +32,7 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
         "name": config.name,
         "in_fp8": in_fp8,
         "accepted": Accepted("target", tuple(config.accept_unknown)),
+        "layers": config.layers,
     }
     if config.weights is Weights.random:
         return random_target(config.path, shape=config.shape, **given)

@@ -12,7 +12,7 @@ from torch import Tensor
 from harness.backends.server.held_tokens import byte_vocabulary
 from harness.backends.server.prompts import same_text
 from harness.config.workload import WorkloadConfig
-from harness.models.slot_cache import SlotCache
+from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
 from harness.workload.chat import chat_messages, decode_answer, encode_chat
@@ -103,7 +103,7 @@ class LocalModel:
 def _logits(model: TargetModel, prompt: Tokens, nodes: Sequence[Tokens]) -> Tensor:
     """[n, V] float64; the prompt as a chain, then the beginnings as one tree."""
     tree = [node for node in nodes if node]
-    cache: SlotCache = model.new_cache(1, len(prompt) + len(tree))
+    cache: TargetCache = model.new_cache(1, len(prompt) + len(tree))
     positions = torch.arange(len(prompt))[None]
     view = cache.view(slice(0, 1), positions, len(prompt))
     found: dict[Tokens, Tensor] = {(): model.forward(torch.tensor([prompt]), positions, view).hidden[0, -1]}

@@ -1,0 +1,77 @@
+"""What transformers knows of model types: which are causal language models, and the fields that they are configured by.
+
+transformers interprets config.json itself on the general path, so a field that its configuration class has counts as
+used. Imported only for models of that path: the tables of transformers take seconds to import, and torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.models.checkpoint import configured_by
+from harness.models.known_fields import OF_ANY_FILE, OF_EXPERTS, SCALES_AND_CAPS, Layout, ignored, only, used
+
+_READ_BESIDE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq")
+"""Fields that configuration classes read into attributes of other names."""
+
+
+def architecture_of(model_type: object) -> str | None:
+    """The class of a type's causal language models; None where transformers has none."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(model_type))
+    return found[0] if isinstance(found, tuple) else found
+
+
+def general_config_class(model_type: str) -> Any:
+    """transformers' class of a type's configurations."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[model_type]
+
+
+def general_layout(model_type: str) -> Layout:
+    """The fields of the config.json of a type that transformers has a causal language model of."""
+    kind = general_config_class(model_type)
+    # what an instance has follows from fields, and is written beside them
+    with quietly(), configured_by(f"model_type {model_type}"):
+        written = kind().to_dict()
+    names = {*written, *kind.attribute_map, *kind.attribute_map.values(), *_READ_BESIDE}
+    return {
+        **OF_EXPERTS,
+        **SCALES_AND_CAPS,
+        **only((False,), "biases of layers", "attention_bias", "mlp_bias", "qkv_bias"),
+        **only((False,), "what layers compute", "use_qk_norm", "use_mrope", "use_sliding_window"),
+        **used(*names),
+        **OF_ANY_FILE,
+        **used("model_type", "eos_token_id", "tie_word_embeddings"),
+        **ignored("the code of transformers is run, not that of the checkpoint", "auto_map"),
+        **ignored("tensors tell whether they are a language model's", "architectures"),
+        **ignored("of MTP layers, which the general path leaves out", "num_nextn_predict_layers"),
+    }
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Let transformers show neither progress nor warnings: what it finds is told by who asked it."""
+    from transformers.utils import logging
+
+    verbosity, has_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_progress:
+            logging.enable_progress_bar()
+
+
+def what_it_means(architecture: str) -> str:
+    """What a reader must know of a model on the general path, one sentence without its end."""
+    return (
+        f"layers are transformers' own ({architecture}, target.layers): without fused operations, weights or caches of "
+        "8 bits, and MTP layers"
+    )

@@ -1,0 +1,89 @@
+"""Loading a checkpoint by transformers, and what it says of tensors that are missing, misshapen or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from harness.models.accounting import Accepted, Settled, means
+from harness.models.checkpoint import CheckpointError, configured_by, first_names
+from harness.models.general.known_types import quietly
+from harness.models.general.network import OWN_IMPLEMENTATION
+from harness.models.general.probe import check_over_slots
+from harness.models.general.target import GeneralTarget
+
+
+class GeneralFolder(NamedTuple):
+    """A folder whose model transformers runs."""
+
+    folder: Path
+    config: PreTrainedConfig
+    settled: Settled
+    accepted: Accepted
+    tokenizer: Any
+    name: str
+    """What tables call the model."""
+    most_ids: int | None = None
+    """Token ids that are kept; None keeps all."""
+
+
+def load_general(
+    given: GeneralFolder, device: torch.device | str, dtype: torch.dtype | None, in_fp8: bool = False
+) -> GeneralTarget:
+    """Load a model with frozen weights, and compare it over slots with its plain forward, unless it is on meta.
+
+    dtype: None is the one that its configuration states, else that of its weights.
+
+    Raises:
+        CheckpointError: tensors are missing, misshapen or unknown, or the probe finds a difference.
+        ValueError: weights of 8 bits are asked for.
+    """
+    if in_fp8:
+        raise ValueError(
+            f"backend.weight_dtype=fp8: expected a target with layers of this project's own, found {given.name}, whose "
+            "layers are transformers' (target.layers); use backend.weight_dtype=auto"
+        )
+    causal_lm, assumed = _read(given, torch.device(device), dtype)
+    target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
+    target.assumptions = (*given.settled.assumptions, *assumed, *target.assumptions)
+    if given.most_ids is not None:
+        target.vocab_size = min(target.vocab_size, given.most_ids)
+    if target.device.type != "meta":
+        check_over_slots(target)
+    return target
+
+
+def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None) -> tuple[Any, Sequence[str]]:
+    """The model of transformers, and what is assumed of its tensors."""
+    with configured_by(given.folder), quietly():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            given.folder,
+            config=given.config,
+            dtype=dtype or "auto",
+            device_map={"": device},
+            attn_implementation=OWN_IMPLEMENTATION,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    causal_lm, found = loaded
+    for name, what in (("missing_keys", "every tensor"), ("mismatched_keys", "tensors of the shapes")):
+        if found[name]:
+            raise CheckpointError(
+                f"{given.folder}: expected {what} of a {type(causal_lm).__name__}, found {name.replace('_', ' ')}: "
+                f"{first_names(sorted(map(str, found[name])))}; config.json and weights do not belong together"
+            )
+    unknown = sorted(found["unexpected_keys"])
+    left = [name for name in unknown if not any(means(pattern, name) for pattern in given.accepted.names)]
+    if left:
+        raise CheckpointError(
+            f"{given.folder}: expected tensors that {type(causal_lm).__name__} reads, found {len(left)} that it does "
+            f"not: {first_names(left)}; choose another checkpoint or, if you know that nothing here depends on them, "
+            f"'{given.accepted.setting}=[{left[0]},...]'"
+        )
+    vouched = [f"{first_names(unknown)}: left out, because {given.accepted.setting} vouches for it"] if unknown else []
+    return causal_lm.requires_grad_(False), vouched

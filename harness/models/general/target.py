@@ -1,0 +1,144 @@
+"""A target, or a draft model, whose network is transformers' own.
+
+Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from harness.models.cost import ModelCost
+from harness.models.decoder_layer import View
+from harness.models.fused.checks import written
+from harness.models.general.cache import ATTENDED, GeneralCache
+from harness.models.general.network import Network
+from harness.models.general.rope import hold_to_original_length
+from harness.models.general.view import GeneralView
+from harness.models.target import TargetModel, TargetOutput
+
+ENDLESS = 1 << 30
+"""Positions of a model whose configuration bounds none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneralCost(ModelCost):
+    """The cost of a model by what its layers keep of a token."""
+
+    cache: GeneralCache
+    """Of one slot that holds one token."""
+
+    @property
+    def _token_bytes(self) -> int:
+        return self.cache.num_bytes
+
+    @property
+    def _of_key(self) -> int:
+        widths = [tensor.shape[-1] for kept, tensor in self.cache.tensors.items() if kept.kind in ATTENDED]
+        return 2 * self.config.num_attention_heads * sum(widths)
+
+
+def has_alibi(config: PreTrainedConfig) -> bool:
+    """Whether a model's attention is biased by the distance of places."""
+    nested = getattr(config, "attn_config", None)
+    asked = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
+    return bool(asked) or config.model_type == "bloom"
+
+
+class GeneralTarget(TargetModel):
+    """A causal language model of transformers over slots."""
+
+    network: Network
+
+    def __init__(self, causal_lm: Any, tokenizer: Any, **given: Any) -> None:
+        """As a TargetModel; causal_lm: any of transformers that `probe` finds right."""
+        super().__init__(causal_lm, tokenizer, **given)
+        self.num_layers = len(self.network.layers)
+        self._right_positions = hold_to_original_length(causal_lm)
+        if self._right_positions is not None:
+            self.assumptions += (
+                f"sequences end at {self._right_positions} positions, beyond which RoPE would follow the longest "
+                "sequence of a batch",
+            )
+        if has_alibi(self.config):
+            self.tree_obstacle = "its attention weighs keys by where they lie (ALiBi), not by their depth in a tree"
+
+    def _attend_through_slots(self) -> None:
+        self.network = Network(self.causal_lm)
+
+    @property
+    def num_positions(self) -> int:
+        stated = int(getattr(self.config, "max_position_embeddings", None) or ENDLESS)
+        return stated if self._right_positions is None else min(stated, self._right_positions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed_weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed_weight.device
+
+    @property
+    def has_latent_attention(self) -> bool:
+        return False
+
+    @property
+    def widens_fp8(self) -> bool:
+        return False
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        return () if self.network.experts_note is None else (self.network.experts_note,)
+
+    def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def embed_weight(self) -> Tensor:
+        return self.causal_lm.get_input_embeddings().weight
+
+    @property
+    def output_matrix(self) -> Tensor:
+        return self.causal_lm.get_output_embeddings().weight
+
+    @property
+    def cost(self) -> ModelCost:
+        parameters = tuple(self.causal_lm.named_parameters())
+        weights = self.embed_weight, self.output_matrix
+        cache = self.new_cache(1, 1)
+        return GeneralCost(parameters, *weights, self.config, self.num_layers, self.dtype.itemsize, cache=cache)
+
+    def fuse(self) -> str | None:
+        self.fusion_obstacle = "its layers are transformers' own (target.layers)"
+        return self.fusion_obstacle
+
+    def new_cache(self, num_slots: int, capacity: int) -> GeneralCache:
+        cache = GeneralCache(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device)
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        try:
+            # makes all its tensors
+            self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1))
+        except (RuntimeError, NotImplementedError):
+            if self.device.type != "meta":
+                raise
+            # its code reads values, of which there are none here
+            self.is_uncounted = True
+        return cache
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        states = hidden.reshape(1, -1, hidden.shape[-1])
+        found = self.network.logits(states)[..., : self.vocab_size].reshape(*hidden.shape[:-1], -1)
+        return found if out is None else written(found, out)
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, view: View | None, aux_layers: tuple[int, ...] = ()
+    ) -> TargetOutput:
+        assert view is None or isinstance(view, GeneralView), "views are of the target's own caches"
+        if self.reads_unknown_ids:
+            token_ids = token_ids.clamp_max(self.vocab_size - 1)
+        return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))

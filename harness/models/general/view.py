@@ -1,0 +1,146 @@
+"""Some slots of a cache for one forward, in the place where modeling code expects a cache of transformers.
+
+Modeling code writes keys and values here and gets those of the slots back. Where it asks where its queries lie, to
+build a mask, it gets this object, which `masks` reads: transformers passes `get_query_offset` on as it is.
+
+Shapes: B rows of a forward, T tokens of a row, H heads, D width of a head, M nodes of a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from harness.models.tree_places import TreePlaces
+
+if TYPE_CHECKING:
+    from harness.models.general.cache import GeneralCache
+
+
+class LayerStandIn:
+    """Answers what modeling code asks of a layer of a cache; tensors are the cache's."""
+
+    is_compileable = True
+    is_sliding = False
+    is_croppable = True
+    is_initialized = True
+    supports_early_init = False
+
+
+class GeneralView(Cache):
+    """Some slots of a `GeneralCache`, for one forward."""
+
+    rope_table = None
+    """As a view of harness.models.slot_cache has it: layers are never fused."""
+    mask = None
+    """Masks are built by modeling code."""
+
+    def __init__(
+        self,
+        cache: GeneralCache,
+        rows: slice | Tensor,
+        # [B, T] int64
+        positions: Tensor,
+        length: int,
+        tree: TreePlaces | None = None,
+    ) -> None:
+        # not Cache.__init__: its layers would hold tensors
+        stand_ins: Any = cache.layer_stand_ins
+        self.layers = stand_ins
+        self.layer_class_to_replicate = None
+        self.offloading = False
+        self.cache, self.rows, self.positions, self.length, self.tree = cache, rows, positions, length, tree
+        self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
+        """[B] int64, the slot of each row."""
+
+    @cached_property
+    def places(self) -> Tensor:
+        """[B, T] int64, where each token's key and value lie in its slot."""
+        return self.positions if self.tree is None else self.tree.absolute
+
+    @cached_property
+    def key_positions(self) -> Tensor:
+        """[1, 1, 1, length] or, of trees, [B, 1, T, length] int64: position of each key, as each query sees it.
+
+        A node that a query sees lies as deep as there are nodes before it that the query sees too.
+        """
+        places = torch.arange(self.length, device=self.positions.device)
+        if self.tree is None:
+            return places[None, None, None, :]
+        node, sees = self._nodes
+        starts = self.tree.starts[:, None, None]
+        ranks = sees.cumsum(dim=-1) - 1
+        return torch.where(node >= 0, starts + ranks, places)[:, None]
+
+    @cached_property
+    def sees(self) -> Tensor | None:
+        """[B, 1, T, length] bool: keys before the tree, and nodes that a query sees; None for chains."""
+        if self.tree is None:
+            return None
+        node, sees = self._nodes
+        return ((node < 0) | sees)[:, None]
+
+    @cached_property
+    def _nodes(self) -> tuple[Tensor, Tensor]:
+        """([B, 1, length] number of the node at each place, negative before the tree; [B, T, length] if it is seen)."""
+        assert self.tree is not None
+        num_nodes = self.tree.sees.shape[-1]
+        node = (torch.arange(self.length, device=self.positions.device) - self.tree.starts[:, None])[:, None, :]
+        sees = self.tree.sees.expand(node.shape[0], -1, -1)
+        own = sees.gather(2, node.clamp(0, num_nodes - 1).expand(-1, sees.shape[1], -1))
+        return node, own & (node >= 0) & (node < num_nodes)
+
+    # what modeling code calls
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys [B, H, T, D] and values of a layer; returns those of the slots, [B, H, length, D]."""
+        kept = self.cache.keep(key_states, "key", layer_idx), self.cache.keep(value_states, "value", layer_idx)
+        written = zip(kept, (key_states, value_states), strict=True)
+        keys, values = (self._written(tensor, states) for tensor, states in written)
+        return keys, values
+
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Write the keys [B, T, D] by which sparse attention chooses; returns those of the slots, [B, length, D]."""
+        states = indexer_key_states.unsqueeze(1)
+        return self._written(self.cache.keep(states, "indexer", layer_idx), states).squeeze(1)
+
+    def _written(self, kept: Tensor, states: Tensor) -> Tensor:
+        """Write [B, H, T, D] states of this forward's tokens, and read [B, H, length, D] of its slots."""
+        kept = kept[:, :, : self.length]
+        heads = torch.arange(kept.shape[1], device=kept.device)
+        kept.index_put_((self.slots[:, None, None], heads[None, :, None], self.places[:, None, :]), states)
+        return kept[self.rows] if isinstance(self.rows, slice) else kept.index_select(0, self.rows)
+
+    def get_query_offset(self, layer_idx: int = 0) -> Any:
+        return self
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError(
+            "expected modeling code that lets the mask functions of transformers place its queries, found some that "
+            "computes with one offset of all rows"
+        )
+
+    __radd__ = __sub__ = __rsub__ = __add__
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.length, 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length - self.positions.shape[1]
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.cache.capacity
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        return False
+
+    @property
+    def is_sliding(self) -> Sequence[bool]:  # type: ignore[override]
+        return [False] * len(self.layers)

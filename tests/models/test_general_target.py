@@ -1,0 +1,208 @@
+"""The general path against layers of our own, transformers' own forward, and exact laws."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import Glm4MoeLiteForCausalLM, LlamaForCausalLM, Qwen3ForCausalLM
+
+from harness.config.models import Layers
+from harness.config.sampling import SamplingSettings
+from harness.drafters.chain import DrafterShape
+from harness.drafters.draft_model import DraftModelDrafter
+from harness.engine.engine import Engine
+from harness.engine.request import Limits, Request
+from harness.engine.settings import EngineSettings
+from harness.models.checkpoint import CheckpointError
+from harness.models.draft_model import load_draft_model
+from harness.models.general.target import GeneralTarget
+from harness.models.target import TargetModel, load_target
+from harness.models.tree_places import TreePlaces, ancestors
+from kernels.contract import DraftSampling, Verification, VerificationMethod
+from tests.support.any_models import NO_TOKENIZER, VOCAB_SIZE, disturbed, tiny_config, tiny_model
+from tests.support.toy_markov import fits
+
+OWN = {"llama": LlamaForCausalLM, "qwen3": Qwen3ForCausalLM, "glm4_moe_lite": Glm4MoeLiteForCausalLM}
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+"""Float32 sums in another order, through a few layers."""
+
+
+def general(model_type: str) -> GeneralTarget:
+    return GeneralTarget(tiny_model(model_type), None)
+
+
+@pytest.mark.parametrize("model_type", OWN)
+def test_layers_of_our_own_and_of_transformers_give_the_same_states(model_type, tmp_path):
+    """Rows at different places of their slots, several tokens each. `auto` takes those of our own."""
+    tiny_model(model_type).save_pretrained(tmp_path)
+    automatic, *models = (load_target(tmp_path, tokenizer=NO_TOKENIZER, layers=layers) for layers in Layers)
+    assert [type(each) for each in (automatic, *models)] == [TargetModel, TargetModel, GeneralTarget]
+    token_ids = torch.randint(VOCAB_SIZE, (2, 9), generator=torch.Generator().manual_seed(2))
+    outputs = []
+    for model in models:
+        cache = model.new_cache(4, 12)
+        slots = torch.tensor([3, 1])
+        columns = torch.arange(6).expand(2, -1)
+        model.forward(token_ids[:, :6], columns, cache.view(slots, columns, 6))
+        again = torch.tensor([[5], [3]]) + torch.arange(4)
+        output = model.forward(token_ids.gather(1, again), again, cache.view(slots, again, 9), (0, 1, 2))
+        outputs.append((output.hidden, *output.aux, model.logits(output.hidden)))
+    for own, other in zip(*outputs, strict=True):
+        torch.testing.assert_close(other, own, **TOLERANCE)
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gemma3_text", "gpt_oss", "deepseek_v3", "opt"])
+def test_states_of_layers_are_those_that_transformers_reports(model_type):
+    """Would catch the states of another layer, or those after a norm, being given to a head."""
+    target = general(model_type)
+    token_ids = torch.randint(3, VOCAB_SIZE, (2, 11), generator=torch.Generator().manual_seed(2))
+    reported = tiny_model(model_type)(token_ids, use_cache=False, output_hidden_states=True)
+    positions = torch.arange(11).expand(2, -1)
+    view = target.new_cache(2, 11).view(slice(0, 2), positions, 11)
+    output = target.forward(token_ids, positions, view, (0, 1))
+    torch.testing.assert_close(output.aux, tuple(reported.hidden_states[:2]), **TOLERANCE)
+    torch.testing.assert_close(output.hidden, reported.hidden_states[2], **TOLERANCE)
+    torch.testing.assert_close(target.logits(output.hidden), reported.logits, **TOLERANCE)
+
+
+PARENTS = torch.tensor([-1, 0, 0, 1, 2, 4])
+"""Of a tree's nodes, the context's last token first: two branches, one of three tokens, one of two."""
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "gpt2", "gptj"])
+def test_nodes_of_a_tree_are_those_of_their_branches(model_type):
+    """Windows of 8 tokens lie within the context. Would catch a node that is placed by where it lies, or that sees
+    another branch; and an accepted path that is not moved together."""
+    target, context = general(model_type), 9
+    generator = torch.Generator().manual_seed(4)
+    token_ids = torch.randint(3, VOCAB_SIZE, (1, context), generator=generator)
+    nodes = torch.randint(3, VOCAB_SIZE, (1, len(PARENTS)), generator=generator)
+    cache, slots = target.new_cache(3, 24), torch.tensor([1])
+    columns = torch.arange(context)[None]
+    target.forward(token_ids, columns, cache.view(slots, columns, context))
+    sees = ancestors(PARENTS)
+    tree = TreePlaces(torch.tensor([context]), torch.arange(len(PARENTS)), sees)
+    positions = context + sees.sum(-1)[None] - 1
+    view = cache.view(slots, positions, context + len(PARENTS), tree)
+    found = target.logits(target.forward(nodes, positions, view).hidden)
+    plain = tiny_model(model_type)
+    for node in range(len(PARENTS)):
+        branch = torch.cat([token_ids, nodes[:, sees[node]]], dim=1)
+        torch.testing.assert_close(found[:, node], plain(branch, use_cache=False).logits[:, -1], **TOLERANCE)
+    # the longer branch: nodes 2, 4 and 5 after node 0
+    cache.keep_path(slots, torch.tensor([context + 1]), torch.tensor([[1, 3, 4]]))
+    after = torch.tensor([[context + 4]])
+    last = target.logits(target.forward(nodes[:, :1], after, cache.view(slots, after, context + 5)).hidden)
+    branch = torch.cat([token_ids, nodes[:, [0, 2, 4, 5, 0]]], dim=1)
+    torch.testing.assert_close(last[:, 0], plain(branch, use_cache=False).logits[:, -1], **TOLERANCE)
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "deepseek_v3"])
+def test_sampled_tokens_follow_the_targets_law(model_type, tmp_path):
+    """The joint law of three tokens, each among the three most likely, with drafts of another model."""
+    causal_lm, prompt, top_k, num_new = tiny_model(model_type), (5, 9, 4), 3, 3
+    law = {(): 1.0}
+    for _ in range(num_new):
+        sequences = torch.tensor([(*prompt, *path) for path in law])
+        kept = causal_lm(sequences, use_cache=False).logits[:, -1].double().topk(top_k)
+        law = {
+            (*path, token): probability * share
+            for (path, probability), tokens, shares in zip(
+                law.items(), kept.indices.tolist(), kept.values.softmax(-1).tolist(), strict=True
+            )
+            for token, share in zip(tokens, shares, strict=True)
+        }
+    other = tiny_model(model_type)
+    other.load_state_dict(disturbed(causal_lm, share=0.3))
+    shape = DrafterShape(200, 12, 2, VOCAB_SIZE)
+    settings = EngineSettings(
+        num_slots=200,
+        capacity=12,
+        num_speculative_tokens=2,
+        sampling=SamplingSettings(temperature=1.0, top_k=top_k),
+        verification=Verification(VerificationMethod.probabilistic),
+        limits=Limits(num_new, frozenset()),
+        graphs=False,
+    )
+    drafter = DraftModelDrafter(GeneralTarget(other, None), DraftSampling.sampled, shape)
+    requests = [Request(str(seed), "toy", 0, 0, seed, prompt) for seed in range(2000)]
+    found = Engine(GeneralTarget(causal_lm, None), drafter, settings).run(requests, lambda record: None)
+    assert fits((record.output_token_ids for record in found.requests), law) > 1e-6
+    rounds = [item for record in found.requests for item in record.rounds]
+    accepted = sum(item.num_accepted_tokens for item in rounds)
+    assert 0.1 < accepted / sum(item.num_draft_tokens for item in rounds) < 0.95
+
+
+@pytest.mark.parametrize("rope_type", ["longrope", "dynamic"])
+def test_angles_do_not_follow_the_longest_sequence_of_a_batch(rope_type):
+    """Up to the original length; would catch one request that changes another's logits, by a quarter here."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4} if rope_type == "longrope" else {}
+    rope = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32, **factors}
+    config = tiny_config("phi3")
+    config.rope_parameters, config.original_max_position_embeddings = rope, 32
+    if rope_type == "dynamic":
+        config.max_position_embeddings = 32
+    target = GeneralTarget(tiny_model("phi3", config), None)
+    assert target.num_positions == 32 and "sequences end at 32 positions" in target.assumptions[0]
+    token_ids = torch.randint(3, VOCAB_SIZE, (1, 8), generator=torch.Generator().manual_seed(4))
+    positions, beyond = torch.arange(8)[None], 40 + torch.arange(8)[None]
+    alone = target.forward(token_ids, positions, target.new_cache(2, 60).view(slice(0, 1), positions, 8)).hidden
+    both = torch.cat([positions, beyond])
+    view = target.new_cache(2, 60).view(slice(0, 2), both, 48)
+    beside = target.forward(token_ids.expand(2, -1), both, view).hidden
+    torch.testing.assert_close(beside[:1], alone, **TOLERANCE)
+
+
+def test_what_a_record_says_of_a_model_of_the_general_path(tmp_path):
+    tiny_model("mistral").save_pretrained(tmp_path)
+    (said,) = load_target(tmp_path, tokenizer=NO_TOKENIZER).assumptions
+    assert said.startswith("layers are transformers' own (MistralForCausalLM, target.layers): without fused operations")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sliding_windows": 4}, r"sliding_windows = 4 in config.json, which this version does not know"),
+        (
+            {"model_type": "t5"},
+            "expected a model_type that the installed transformers has .*, found 't5'",
+        ),
+        (
+            {"num_hidden_layers": 3},
+            r"expected every tensor of a MistralForCausalLM, found missing keys: model.layers.2",
+        ),
+        ({"num_hidden_layers": 1}, r"found \d+ that it does not: model.layers.1"),
+        ({"intermediate_size": 50}, "expected a configuration that transformers takes, found"),
+    ],
+    ids=["an unknown field", "no language model", "missing tensors", "tensors that nothing reads", "other shapes"],
+)
+def test_files_that_transformers_would_take_silently_are_refused(tmp_path, changes, message):
+    tiny_model("mistral").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(CheckpointError, match=message):
+        load_target(tmp_path, tokenizer=NO_TOKENIZER, device="meta")
+
+
+def test_a_draft_model_with_more_token_ids_proposes_those_of_its_target_alone(tmp_path):
+    tiny_model("mistral").save_pretrained(tmp_path)
+    target = general("llama")
+    target.vocab_size, target.tokenizer, target.tokenizer_stands_in = VOCAB_SIZE - 20, NO_TOKENIZER, True
+    model = load_draft_model(tmp_path, target)
+    hidden = torch.randn(2, 3, model.hidden_size)
+    assert isinstance(model, GeneralTarget)
+    torch.testing.assert_close(model.logits(hidden), model.network.logits(hidden)[..., : VOCAB_SIZE - 20])
+
+
+def test_a_model_on_the_meta_device_tells_the_memory_of_its_caches(tmp_path):
+    """Would catch experts, whose grouped product has no shapes there, ending a run before it begins."""
+    for model_type in ("qwen3_moe", "deepseek_v3", "gpt2"):
+        tiny_model(model_type).save_pretrained(tmp_path / model_type)
+        planned, loaded = (
+            load_target(tmp_path / model_type, tokenizer=NO_TOKENIZER, device=device, layers=Layers.transformers)
+            for device in ("meta", "cpu")
+        )
+        assert planned.new_cache(3, 40).num_bytes == loaded.new_cache(3, 40).num_bytes > 0
+        assert not planned.is_uncounted
