@@ -36,7 +36,7 @@ def run(config: AgreementConfig) -> int:
     """Compare, print one line per combination and the verdict, and write the report."""
     say("loading PyTorch and the kernels")
     from harness.checks.agreement.law_run import measure_laws
-    from harness.checks.agreement.report import headline, is_green, law_line, line, write_report
+    from harness.checks.agreement.report import headline, is_green, law_line, line, write
     from harness.checks.agreement.run import cases_of, compare_cases, tested_core
 
     core_name = tested_core(config).name
@@ -45,7 +45,7 @@ def run(config: AgreementConfig) -> int:
     say(f"comparing core {core_name} in {len(cases_of(config))} cases; kernels are compiled on first use")
     results = compare_cases(config, lambda result: print(line(result), flush=True))
     laws = measure_laws(config, lambda result: print(law_line(result), flush=True)) if config.law else []
-    page = write_report(config, core_name, results, laws, Path(config.output))
+    page = write(config, core_name, results, laws, Path(config.output))
     print(headline(core_name, results, laws))
     say(f"report: {page}")
     return SUCCESS if is_green(results, laws) else FAILED
@@ -53,13 +53,13 @@ def run(config: AgreementConfig) -> int:
 
 def _fuzz(config: AgreementConfig) -> int:
     from harness.checks.agreement.fuzz import run_fuzz
-    from harness.checks.agreement.report import fuzz_line, is_green, write_report
+    from harness.checks.agreement.report import fuzz_line, is_green, write
     from harness.checks.agreement.run import device_of, tested_core
 
     core = tested_core(config)
     say(f"comparing core {core.name} in {config.fuzz_cases:,} random cases; kernels are compiled on first use")
     found = run_fuzz(config, core, device_of(config), lambda text: print(text, flush=True))
-    page = write_report(config, core.name, [], [], Path(config.output), found)
+    page = write(config, core.name, [], [], Path(config.output), found)
     print(fuzz_line(found))
     say(f"report: {page}")
     return SUCCESS if is_green([], [], found) else FAILED

@@ -108,10 +108,10 @@ def compare(results: KernelResults, config: BenchConfig, against: str) -> list[s
 def report(folder: Path) -> None:
     """Tables and figure from the results in a folder; prints what was measured and names the files."""
     from harness.checks.kernel_bench.records import read_results
-    from harness.checks.kernel_bench.report import summary, write_report
+    from harness.checks.kernel_bench.report import summary, write
 
     results = read_results(folder)
-    paths = write_report(results, folder)
+    paths = write(results, folder)
     print(summary(results))
     say(f"report: {', '.join(str(path) for path in paths)}")
     try:

@@ -33,10 +33,10 @@ def run(config: CertifyConfig) -> int:
     """Certify, print one line per case and the verdict, and write the report."""
     say(f"loading PyTorch and {config.subject}")
     from harness.checks.certification.certify import certify
-    from harness.checks.certification.report import headline, line, notes, write_report
+    from harness.checks.certification.report import headline, line, notes, write
 
     result = certify(config, lambda outcome: print(line(outcome), flush=True))
-    page = write_report(result, Path(config.output))
+    page = write(result, Path(config.output))
     print(headline(result))
     for note in notes(result) if result.num_tested else ():
         print(f"  {note}")

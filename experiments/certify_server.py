@@ -37,11 +37,11 @@ def _run(options: argparse.Namespace) -> int:
     """Certify, print one line per case and the verdict, and write the report."""
     from harness.checks.server_certification.certify_server import certify_server
     from harness.checks.server_certification.known_model import LocalModel
-    from harness.checks.server_certification.report import headline, line, notes, write_report
+    from harness.checks.server_certification.report import headline, line, notes, write
 
     config: CertifyServerConfig = options.settings
     result = certify_server(options.url, config, lambda: LocalModel(config.target, config.dtype.value), say)
-    page = write_report(result, Path(config.output))
+    page = write(result, Path(config.output))
     print(*map(line, result.cases), headline(result), sep="\n")
     for note in notes(result):
         print(f"  {note}")

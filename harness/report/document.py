@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.analysis.flat_settings import value_rows
-from harness.records.files import write_atomically
+from harness.report.files import write_files
 from harness.report.latex import PREAMBLE, escape, float_lines
 from harness.report.table import Table
 
@@ -88,18 +88,23 @@ def values_table(mappings: Sequence[Mapping[str, Any]], title: str = "") -> Tabl
     return Table(title, ("name", "value"), tuple(value_rows(mappings)))
 
 
-def write_document(document: Document, folder: Path, stem: str) -> list[Path]:
-    """Write STEM.md, STEM.html and STEM.tex to a folder; returns their paths."""
+def write_report(document: Document, folder: Path, stem: str, beside: Mapping[str, str]) -> list[Path]:
+    """Write STEM.md, STEM.html and STEM.tex for people to a folder, and beside them what programs read.
+
+    Args:
+        beside: name of a file -> its text.
+
+    Returns:
+        The paths, that of the Markdown first.
+    """
     from harness.report.html.page import html_page
 
     texts = {
-        "md": document.to_markdown(folder),
-        "html": html_page(document),
-        "tex": document.to_latex(folder),
+        f"{stem}.md": document.to_markdown(folder),
+        f"{stem}.html": html_page(document),
+        f"{stem}.tex": document.to_latex(folder),
     }
-    for suffix, text in texts.items():
-        write_atomically(folder / f"{stem}.{suffix}", text.encode())
-    return [folder / f"{stem}.{suffix}" for suffix in texts]
+    return write_files(folder, texts | beside)
 
 
 def spans(text: str) -> list[tuple[str, bool]]:

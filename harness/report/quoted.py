@@ -11,7 +11,6 @@ words with the page. A number with a unit and no interval, 25.3 us, is in the in
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from harness.analysis.columns import PER_POSITION, SETTINGS, dictionary, with_interval
+from harness.report.files import csv_text
 
 PAGES = ("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "results/*.md")
 INDEX = Path("results/index.csv")
@@ -93,9 +93,7 @@ def index(root: Path, pages: Mapping[str, str] | None = None) -> str:
                 f"{quote.page}, line {quote.line}: no table in {', '.join(folders)} has {value} [{low}, {high}]; "
                 "correct the page, or link to the folder that has it"
             )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    rows = list[list[str]]()
     for entry in sorted(pages_of, key=lambda entry: (entry.file, entry.line, entry.what, entry.numbers)):
         row = dict(zip(("value", "low", "high"), (f"{number:.7g}" for number in entry.numbers), strict=False))
         row |= {"name": entry.name, "what": entry.what, "file": entry.file.relative_to(root).as_posix()}
@@ -104,8 +102,9 @@ def index(root: Path, pages: Mapping[str, str] | None = None) -> str:
             | _provenance(entry.file, root)
             | ({"commit": entry.commit, "command": ""} if entry.commit else {})
         )
-        writer.writerow(row | {"line": str(entry.line), "pages": " ".join(pages_of[entry])})
-    return text.getvalue()
+        row |= {"line": str(entry.line), "pages": " ".join(pages_of[entry])}
+        rows.append([row.get(name, "") for name in COLUMNS])
+    return csv_text(COLUMNS, rows)
 
 
 def _quotes(texts: Mapping[str, str]) -> Iterator[tuple[Quote, list[str]]]:

@@ -5,18 +5,20 @@ As LaTeX: `harness.report.latex`, in a page: `harness.report.html`. This module 
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
+from harness.report.files import csv_text
 from harness.report.number_format import NOT_AVAILABLE, Number
 
 NONE = "–"
 MISSING = ("", NONE, NOT_AVAILABLE)
 """Printed where there is no value."""
 Entry: TypeAlias = str | Number
+Item = TypeVar("Item")
+ColumnOf: TypeAlias = tuple[str, Callable[[Item], Entry | None]]
+"""A header, and what a column shows of an item; None where there is no value."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,29 @@ class Table:
     def _keeps(self, column: Sequence[str]) -> bool:
         return self.keeps_measured or NONE in column
 
-    def to_markdown(self, *, title: bool = True, notes: bool = True) -> str:
+    def to_markdown(self, *, title: bool = True, compact: bool = True) -> str:
         """GitHub-flavoured Markdown, the notes as a list below."""
-        shown = self.compact
+        shown = self.compact if compact else self
         lines = [f"### {shown.title}", ""] if title else []
         lines += [_escaped(shown.above), ""] if shown.above else []
         lines += [_markdown_row(shown.header), _markdown_row(["---"] * len(shown.header))]
         lines += [_markdown_row(row) for row in shown.texts]
-        return "\n".join([*lines, "", *(f"- {note}" for note in shown.notes if notes), ""])
+        return "\n".join([*lines, "", *(f"- {note}" for note in shown.notes), ""])
 
     def to_csv(self) -> str:
         """The entries as printed, with the header, without title and notes; all columns."""
-        stream = io.StringIO()
-        csv.writer(stream, lineterminator="\n").writerows([self.header, *self.texts])
-        return stream.getvalue()
+        return csv_text(self.header, self.texts)
+
+
+def table_of(title: str, items: Iterable[Item], columns: Sequence[ColumnOf[Item]]) -> Table:
+    """A table with a row for each item."""
+    return Table(title, tuple(name for name, _ in columns), tuple(row_of(item, columns) for item in items))
+
+
+def row_of(item: Item, columns: Sequence[ColumnOf[Item]]) -> tuple[Entry, ...]:
+    """What columns show of an item."""
+    entries = [entry(item) for _, entry in columns]
+    return tuple(NONE if entry is None else entry for entry in entries)
 
 
 def _has_interval(entry: Entry) -> bool:

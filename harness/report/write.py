@@ -15,6 +15,7 @@ from harness.analysis.frame import results_frame
 from harness.analysis.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
+from harness.report.files import write_files
 from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report
 from harness.report.run_comparison import RunComparison, read_two_runs
 from harness.report.sections import OWN_TABLES, make_tables, table_files
@@ -74,12 +75,11 @@ def write_results(
     texts |= {SETTINGS_FILE: settings_page(results).to_markdown(), "tables/cells.csv": rows(results, "csv")}
     for item in made:
         texts |= table_files(item, results)
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
+    written = write_files(folder, texts)
     paths = [figure.path for figure in figures]
     drawn = {path.with_suffix(f".{kind}") for path in paths for kind in formats}
-    _remove_stale(folder, {folder / name for name in texts} | drawn)
-    return [*(folder / name for name in texts), *paths]
+    _remove_stale(folder, {*written, *drawn})
+    return [*written, *paths]
 
 
 def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, RunComparison]:

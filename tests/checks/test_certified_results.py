@@ -34,7 +34,7 @@ def test_verdicts_follow_from_the_statistics(folder):
 def test_the_page_holds_the_table_of_the_tracked_files():
     """Would catch results that changed under the page, and a page that was edited."""
     text = (CERTIFIED / "README.md").read_text()
-    assert FOLDERS and page.TABLE.text(page.all_rows(CERTIFIED)) in text
+    assert FOLDERS and page.table(CERTIFIED).join(page.MARKS) in text
 
 
 def test_a_failure_in_the_statistics_shows_in_the_table(tmp_path):
@@ -45,8 +45,8 @@ def test_a_failure_in_the_statistics_shows_in_the_table(tmp_path):
     item["statistic"] += 1000
     item["confirmation"] = {name: item[name] for name in ("df", "statistic", "num_impossible")}
     (folder / "certification.json").write_text(json.dumps(found))
-    (tmp_path / "README.md").write_text(f"above\n{page.TABLE.begin}old\n{page.TABLE.end}\nbelow\n")
-    page.TABLE.write(tmp_path, page.all_rows(tmp_path))
+    (tmp_path / "README.md").write_text("above\n{}old\n{}\nbelow\n".format(*page.MARKS))
+    page.write(tmp_path)
     text = (tmp_path / "README.md").read_text()
     assert "**FAIL** in 1 of" in text and "1 confirmed" in text and "old" not in text
     assert text.startswith("above\n") and text.endswith("\nbelow\n")
@@ -71,4 +71,4 @@ def test_verdicts_on_servers_follow_from_the_statistics(folder):
 
 def test_the_page_holds_the_table_of_the_tracked_servers():
     text = (CERTIFIED / "README.md").read_text()
-    assert SERVED and served_page.TABLE.text(served_page.all_rows(CERTIFIED)) in text
+    assert SERVED and served_page.table(CERTIFIED).join(served_page.MARKS) in text

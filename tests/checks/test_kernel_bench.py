@@ -26,7 +26,7 @@ from harness.checks.kernel_bench.records import (
     read_results,
     write_results,
 )
-from harness.checks.kernel_bench.report import core_row, document, to_csv
+from harness.checks.kernel_bench.report import document, to_csv
 from harness.checks.kernel_bench.separate import probabilities, verify_probabilities
 from harness.checks.kernel_bench.workload import make_round, verification_of
 from harness.checks.timing.clock import GraphClock, WallClock
@@ -229,7 +229,7 @@ def test_the_table_relates_time_to_bytes(results):
     rows = list(csv.DictReader(to_csv(results).splitlines()))
     # 300 MB at 4 TB/s are 75 us, and 2 us of an empty graph
     assert float(rows[0]["floor_us"]) == pytest.approx(77.0)
-    page, core = document(results).to_markdown(), " | ".join(map(str, core_row(results.of_core[0], results.machine)))
+    page, core = document(results).to_markdown(), " | ".join(document(results).sections[0].tables[0].texts[0])
     assert "| 100.0 [99.0, 102.0] | 100.5 | – | 77.0 | 300.0 | 3.00 | 75 | 400.0 | 4.00 | 100 |" in core
     assert "| needs 9.0 GB, 1.0 GB are free |" in page
     (peers,) = (table for item in document(results).sections for table in item.tables if "Beside" in table.title)

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from harness.report.document import Document, Picture, Section, write_document
+from harness.report.document import Document, Picture, Section, write_report
 from harness.report.number_format import Number
 from harness.report.table import Table
 
@@ -38,7 +38,7 @@ def document(tmp_path):
 
 def test_every_renderer_holds_everything(document, tmp_path):
     """Would catch a part that one of the three formats leaves out, and a link that leads nowhere."""
-    markdown, html, latex = (path.read_text() for path in write_document(document, tmp_path, "report"))
+    markdown, html, latex = (path.read_text() for path in write_report(document, tmp_path, "report", {}))
     for text in (markdown, html, latex):
         for words in (
             "A paragraph.",
@@ -57,7 +57,7 @@ def test_every_renderer_holds_everything(document, tmp_path):
 
 
 def test_text_from_outside_means_nothing(document, tmp_path):
-    _, html, latex = (path.read_text() for path in write_document(document, tmp_path, "report"))
+    _, html, latex = (path.read_text() for path in write_report(document, tmp_path, "report", {}))
     assert "<b>" not in html
     assert r"a\_b 50\% \& \#1 \$x\$ \{y\} \textbackslash{}input" in latex and "U+4E2D" in latex
     without_escapes = re.sub(r"\\[{}]", "", latex)
@@ -67,7 +67,7 @@ def test_text_from_outside_means_nothing(document, tmp_path):
 def test_tex_takes_a_document(document, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("needs pdflatex")
-    write_document(document, tmp_path, "report")
+    write_report(document, tmp_path, "report", {})
     call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "report.tex"]
     result = subprocess.run(call, cwd=tmp_path, capture_output=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:].decode(errors="replace")

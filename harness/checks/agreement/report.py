@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -15,12 +14,11 @@ from harness.checks.agreement.fuzz import FuzzResult
 from harness.checks.agreement.law_run import MAX_TOTAL_VARIATION, LawResult
 from harness.checks.agreement.rates import excessive_rates, rates_text, upper_bound
 from harness.checks.agreement.run import CaseResult
-from harness.config.identity import plain_values
-from harness.records.files import write_atomically
 from harness.records.provenance import provenance
-from harness.report.document import Document, Section, write_document
+from harness.report.document import Document, Section, write_report
+from harness.report.files import json_text
 from harness.report.number_format import PLAIN, SCIENTIFIC, Number, count
-from harness.report.table import Entry, Table
+from harness.report.table import ColumnOf, Entry, Table, table_of
 
 JSON = "agreement.json"
 MAX_LISTED = 100
@@ -37,16 +35,6 @@ CASE = (
     "A case draws drafts and verifies them. A misused call comes before and gives wrong numbers of draft tokens. A "
     "failure is a difference that rounding does not explain, a wrong number without a flag, or a counter of the "
     "workspace that is not 0 after a call."
-)
-COUNT_COLUMNS = (
-    "decisions",
-    "differ",
-    "rate",
-    "95 % bound",
-    "accept decisions: rate, bound",
-    "tokens: rate, bound",
-    "largest margin",
-    "unexplained",
 )
 
 
@@ -126,7 +114,7 @@ def is_green(results: Sequence[CaseResult], laws: Sequence[LawResult], fuzz: Fuz
     return explained and not excessive_rates(results) and all(law.holds for law in laws)
 
 
-def write_report(
+def write(
     config: AgreementConfig,
     core_name: str,
     results: Sequence[CaseResult],
@@ -138,17 +126,17 @@ def write_report(
     origin = provenance()
     parts = [result.agreement for result in results]
     whole = total(parts if fuzz is None else [*parts, fuzz.agreement])
-    worst = sorted((each for each in whole.disagreements), key=lambda each: -each.margin)[:MAX_LISTED]
+    worst = sorted(whole.disagreements, key=lambda each: -each.margin)[:MAX_LISTED]
     record = {
-        "settings": plain_values(asdict(config)),
+        "settings": config,
         "core": core_name,
         "rounding": ROUNDING,
         "score_rounding": SCORE_ROUNDING,
         "excessive_rates": excessive_rates(results),
         "total": summary(whole),
         "cells": [
-            {
-                **plain_values(asdict(result.case)),
+            asdict(result.case)
+            | {
                 "verification": summary(result.verification),
                 "drafting": summary(result.drafting),
                 "seconds": result.seconds,
@@ -160,12 +148,11 @@ def write_report(
         "laws": [asdict(law) | {"shift": law.shift._asdict(), "holds": law.holds} for law in laws],
         "provenance": origin,
     }
-    write_atomically(folder / JSON, (json.dumps(record) + "\n").encode())
     if fuzz is None:
         document = _document(config, core_name, results, laws, origin)
     else:
         document = _fuzz_document(config, core_name, fuzz, origin)
-    return write_document(document, folder, "report")[0]
+    return write_report(document, folder, "report", {JSON: json_text(record)})[0]
 
 
 def _fuzz_record(fuzz: FuzzResult) -> dict[str, Any]:
@@ -204,19 +191,19 @@ def _document(
     origin: dict[str, Any],
 ) -> Document:
     tables = [
-        _counts("draws and verification", [("all", results)], lambda each: each.agreement),
-        _counts("method (verification)", _by(results, lambda each: each.case.method.value), _of_verification),
-        _counts("method (draft draws)", _by(results, lambda each: each.case.method.value), lambda each: each.drafting),
-        _counts("dtype", _by(results, lambda each: each.case.dtype), lambda each: each.agreement),
-        _counts("truncation", _by(results, lambda each: each.case.truncation), lambda each: each.agreement),
-        _counts("temperature", _by(results, lambda each: f"{each.case.temperature:g}"), lambda each: each.agreement),
+        _counts("draws and verification", results, lambda _: "all"),
+        _counts("method (verification)", results, _method, lambda each: each.verification),
+        _counts("method (draft draws)", results, _method, lambda each: each.drafting),
+        _counts("dtype", results, lambda each: each.case.dtype),
+        _counts("truncation", results, lambda each: each.case.truncation),
+        _counts("temperature", results, lambda each: f"{each.case.temperature:g}"),
     ]
     sections = [
         Section("Decisions that differ", (f"Rates must stay low too: {rates_text(results)}.",), tables=tuple(tables))
     ]
     if laws:
         about = f"V = {config.law_vocab_size:,}. Both TV and moved must stay within {MAX_TOTAL_VARIATION:g}."
-        sections.append(Section("The law of a draw", (about,), tables=(_laws(laws),)))
+        sections.append(Section(LAW, (about,), tables=(table_of(LAW, laws, LAW_COLUMNS),)))
     return Document(
         "Agreement with the reference",
         paragraphs=(
@@ -235,37 +222,22 @@ def _document(
     )
 
 
-def _of_verification(result: CaseResult) -> Agreement:
-    return result.verification
-
-
-def _by(results: Iterable[CaseResult], key: Callable[[CaseResult], str]) -> list[tuple[str, list[CaseResult]]]:
-    groups: dict[str, list[CaseResult]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return list(groups.items())
+def _method(result: CaseResult) -> str:
+    return result.case.method.value
 
 
 def _counts(
-    title: str, groups: Iterable[tuple[str, Sequence[CaseResult]]], part: Callable[[CaseResult], Agreement]
+    title: str,
+    results: Iterable[CaseResult],
+    key: Callable[[CaseResult], str],
+    part: Callable[[CaseResult], Agreement] = lambda each: each.agreement,
 ) -> Table:
-    rows: list[tuple[Entry, ...]] = []
-    for name, results in groups:
-        found = total(part(result) for result in results)
-        rows.append(
-            (
-                name,
-                count(found.num_decisions),
-                count(found.num_disagreements),
-                _scientific(found.num_disagreements / max(1, found.num_decisions)),
-                _scientific(upper_bound(found.num_disagreements, found.num_decisions)),
-                _rate(found.num_accept_disagreements, found.num_accept_decisions),
-                _rate(found.num_token_disagreements, found.num_tokens),
-                _scientific(found.largest_margin),
-                count(found.num_unexplained),
-            )
-        )
-    return Table(f"By {title}", (title, *COUNT_COLUMNS), tuple(rows))
+    """A row for each value of a key."""
+    groups: dict[str, list[Agreement]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(part(result))
+    columns = ((title, lambda item: item[0]), *COUNT_COLUMNS)
+    return table_of(f"By {title}", ((name, total(found)) for name, found in groups.items()), columns)
 
 
 def _scientific(value: float) -> Number:
@@ -278,20 +250,32 @@ def _rate(num_found: int, trials: int) -> str:
     return f"{num_found} of {trials:,}: {num_found / trials:.1e}, {bound:.1e}" if trials else ""
 
 
-def _laws(laws: Sequence[LawResult]) -> Table:
-    rows = [
-        (
-            law.row,
-            law.dtype,
-            law.truncation,
-            Number(law.temperature, style=PLAIN),
-            "" if law.total_variation is None else _scientific(law.total_variation),
-            _scientific(law.shift.largest),
-            f"{law.shift.num_shifted} of {law.shift.num_draws:,}",
-            count(law.shift.num_impossible),
-            "yes" if law.holds else "NO",
-        )
-        for law in laws
-    ]
-    header = ("row", "dtype", "truncation", "T", "TV", "moved", "draws that differ", "impossible", "holds")
-    return Table("The law of a draw", header, tuple(rows))
+def _column(name: str, entry: Callable[[Agreement], Entry]) -> ColumnOf[tuple[str, Agreement]]:
+    return name, lambda item: entry(item[1])
+
+
+COUNT_COLUMNS = (
+    _column("decisions", lambda found: count(found.num_decisions)),
+    _column("differ", lambda found: count(found.num_disagreements)),
+    _column("rate", lambda found: _scientific(found.num_disagreements / max(1, found.num_decisions))),
+    _column("95 % bound", lambda found: _scientific(upper_bound(found.num_disagreements, found.num_decisions))),
+    _column(
+        "accept decisions: rate, bound",
+        lambda found: _rate(found.num_accept_disagreements, found.num_accept_decisions),
+    ),
+    _column("tokens: rate, bound", lambda found: _rate(found.num_token_disagreements, found.num_tokens)),
+    _column("largest margin", lambda found: _scientific(found.largest_margin)),
+    _column("unexplained", lambda found: count(found.num_unexplained)),
+)
+LAW = "The law of a draw"
+LAW_COLUMNS: tuple[ColumnOf[LawResult], ...] = (
+    ("row", lambda law: law.row),
+    ("dtype", lambda law: law.dtype),
+    ("truncation", lambda law: law.truncation),
+    ("T", lambda law: Number(law.temperature, style=PLAIN)),
+    ("TV", lambda law: "" if law.total_variation is None else _scientific(law.total_variation)),
+    ("moved", lambda law: _scientific(law.shift.largest)),
+    ("draws that differ", lambda law: f"{law.shift.num_shifted} of {law.shift.num_draws:,}"),
+    ("impossible", lambda law: count(law.shift.num_impossible)),
+    ("holds", lambda law: "yes" if law.holds else "NO"),
+)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.checks.certification.certify import Certification
 from harness.checks.certification.evaluate import (
@@ -18,49 +16,78 @@ from harness.checks.certification.evaluate import (
     Outcome,
     control_samples,
 )
+from harness.checks.certification.goodness_of_fit import Fit
 from harness.checks.certification.toy_models import NUM_SPREAD_IDS, NUM_TREE_SPREAD_IDS
-from harness.config.identity import plain_values
-from harness.records.files import write_atomically
 from harness.records.provenance import provenance
-from harness.report.document import Document, Section, write_document
+from harness.report.document import Document, Section, write_report
+from harness.report.files import json_text
 from harness.report.number_format import SCIENTIFIC, Number, count
-from harness.report.table import NONE, Entry, Table
+from harness.report.table import ColumnOf, Entry, row_of, table_of
 from kernels.launch.workspace import SHORT_CHUNK
 
-COLUMNS = (
-    "cell",
-    "samples",
-    "accepted %",
-    "df",
-    "statistic",
-    "p-value",
-    "TV estimate [99.9 %]",
-    f"TV detectable (power {POWER:g})",
-    f"power at TV {VARIATION:g}",
-    "verdict",
-)
-NAME_WIDTH = 72
 MARKDOWN, JSON = "report.md", "certification.json"
+TV_ESTIMATE = (
+    "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
+    "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0."
+)
 
 
-def row(outcome: Outcome) -> tuple[Entry, ...]:
-    """One line of the table."""
-    verdict = outcome.verdict.value + (f": {outcome.reason}" if outcome.reason else "")
-    found = outcome.fit
-    if found is None:
-        return (outcome.name, *[NONE] * (len(COLUMNS) - 2), verdict)
-    return (
-        outcome.name,
-        count(found.num_samples),
-        Number(outcome.acceptance_rate, style="percent", decimals=0),
-        count(found.df),
-        Number(found.statistic, decimals=1),
-        Number(found.p_value, shown=p_text(found.p_value)),
-        Number(found.variation, found.variation_low, found.variation_high, decimals=4),
-        Number(outcome.detectable, style=SCIENTIFIC) if found.df == 0 else Number(outcome.detectable, decimals=4),
-        Number(outcome.power, shown=power_text(outcome.power)),
-        verdict,
-    )
+class Tested(Protocol):
+    """A case that was tested, of a core or a server."""
+
+    @property
+    def verdict(self) -> CaseVerdict: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def fit(self) -> Fit | None: ...
+
+    @property
+    def confirmation(self) -> Fit | None: ...
+
+
+def of_fit(entry: Callable[[Fit], Entry]) -> Callable[[Tested], Entry | None]:
+    """What a column shows of the law that was found, if one was."""
+    return lambda case: None if case.fit is None else entry(case.fit)
+
+
+def verdict_text(case: Tested) -> str:
+    """The verdict, and why."""
+    return case.verdict.value + (f": {case.reason}" if case.reason else "")
+
+
+NUM_SAMPLES = of_fit(lambda fit: count(fit.num_samples))
+FIT_COLUMNS: tuple[ColumnOf[Tested], ...] = (
+    ("df", of_fit(lambda fit: count(fit.df))),
+    ("statistic", of_fit(lambda fit: Number(fit.statistic, decimals=1))),
+    ("p-value", of_fit(lambda fit: Number(fit.p_value, shown=p_text(fit.p_value)))),
+    (
+        "TV estimate [99.9 %]",
+        of_fit(lambda fit: Number(fit.variation, fit.variation_low, fit.variation_high, decimals=4)),
+    ),
+)
+
+
+def _if_simulated(entry: Callable[[Outcome], Entry]) -> Callable[[Outcome], Entry | None]:
+    return lambda case: None if case.fit is None else entry(case)
+
+
+def _detectable(case: Outcome) -> Number:
+    is_tiny = case.fit is not None and case.fit.df == 0
+    return Number(case.detectable, style=SCIENTIFIC) if is_tiny else Number(case.detectable, decimals=4)
+
+
+COLUMNS: tuple[ColumnOf[Outcome], ...] = (
+    ("cell", lambda case: case.name),
+    ("samples", NUM_SAMPLES),
+    ("accepted %", _if_simulated(lambda case: Number(case.acceptance_rate, style="percent", decimals=0))),
+    *FIT_COLUMNS,
+    (f"TV detectable (power {POWER:g})", _if_simulated(_detectable)),
+    (f"power at TV {VARIATION:g}", _if_simulated(lambda case: Number(case.power, shown=power_text(case.power)))),
+    ("verdict", verdict_text),
+)
 
 
 def p_text(value: float) -> str:
@@ -75,9 +102,9 @@ def power_text(value: float) -> str:
 
 def line(outcome: Outcome) -> str:
     """One outcome on the console, while the certification runs."""
-    name, samples, _, df, statistic, p_value, variation, _, _, verdict = map(str, row(outcome))
+    name, samples, _, df, statistic, p_value, variation, _, _, verdict = map(str, row_of(outcome, COLUMNS))
     numbers = f"n {samples:>10}  df {df:>4}  X² {statistic:>12}  p {p_value:>8}  TV {variation:>25}"
-    return f"{name.ljust(NAME_WIDTH)} {numbers}  {verdict}"
+    return f"{name:72} {numbers}  {verdict}"
 
 
 def headline(result: Certification) -> str:
@@ -125,8 +152,7 @@ def notes(result: Certification) -> list[str]:
         "subject's own drafts and random streams, and compares the joint law of the first tokens with the exact one "
         "(Pearson, rare sequences pooled).",
         _of_rows(found),
-        "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
-        "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
+        TV_ESTIMATE,
         "accepted % is not tested: a method that accepts fewer draft tokens than it could still has the right law.",
         "Controls are wrong on purpose and made from the project's own core on this device.",
     ] + ([f"Subject: {result.remark}"] if result.remark else [])
@@ -169,7 +195,7 @@ def document(result: Certification) -> Document:
     cases = [outcome for outcome in result.outcomes if not outcome.is_control]
     wrong = [outcome for outcome in result.outcomes if outcome.is_control]
     tables = [
-        Table(title, COLUMNS, tuple(map(row, outcomes)))
+        table_of(title, outcomes, COLUMNS)
         for title, outcomes in (("Lossless cases", cases), ("Controls, which must be rejected", wrong))
         if outcomes
     ]
@@ -185,34 +211,31 @@ def document(result: Certification) -> Document:
     )
 
 
-def to_json(result: Certification) -> str:
+def to_json(result: Certification) -> dict[str, Any]:
     """Every number, with where it comes from."""
-    content: dict[str, Any] = {
+    return {
         "green": result.is_green,
         "headline": headline(result),
         "family_wise_false_alarm": FALSE_ALARM,
         "level": result.level,
-        "size": result.size.value,
+        "size": result.size,
         "device": result.device,
         "subject": {"path": result.config.subject, "name": result.subject, "remark": result.remark},
-        "config": plain_values(asdict(result.config)),
+        "config": result.config,
         "num_workers": result.num_workers,
         "wall_s": result.wall_s,
-        "outcomes": [_outcome(outcome) for outcome in result.outcomes],
+        "outcomes": [case_json(outcome) | {"is_control": outcome.is_control} for outcome in result.outcomes],
         "provenance": provenance(),
     }
-    return json.dumps(content) + "\n"
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    values = {name: value for name, value in vars(outcome).items() if name not in ("fit", "confirmation")}
-    found = {} if outcome.fit is None else outcome.fit._asdict()
-    confirmed = {} if outcome.confirmation is None else {"confirmation": outcome.confirmation._asdict()}
-    plain: dict[str, Any] = plain_values(values | found | confirmed | {"is_control": outcome.is_control})
-    return plain
+def case_json(case: Tested) -> dict[str, Any]:
+    """A case and the law that was found, and that of its confirmation if there is one."""
+    values = {name: value for name, value in vars(case).items() if name not in ("fit", "confirmation")}
+    found = {} if case.fit is None else case.fit._asdict()
+    return values | found | ({} if case.confirmation is None else {"confirmation": case.confirmation._asdict()})
 
 
-def write_report(result: Certification, folder: Path) -> Path:
+def write(result: Certification, folder: Path) -> Path:
     """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
-    write_atomically(folder / JSON, to_json(result).encode())
-    return write_document(document(result), folder, Path(MARKDOWN).stem)[0]
+    return write_report(document(result), folder, Path(MARKDOWN).stem, {JSON: json_text(to_json(result))})[0]

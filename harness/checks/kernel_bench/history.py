@@ -5,18 +5,16 @@ This module does not know torch.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from harness.checks.kernel_bench.cases import cases_of
 from harness.checks.kernel_bench.config import Preset
 from harness.checks.kernel_bench.records import KernelResults
 from harness.records.csv_table import number, read_rows
-from harness.records.files import write_atomically
 from harness.records.strict_json import at
+from harness.report.files import csv_text, write_files
 
 SHORTEST_COMMIT = 7
 """Characters of a commit that are compared, at least."""
@@ -81,11 +79,8 @@ def add_to_history(results: KernelResults, path: Path) -> list[Line]:
     replaced = {(line.commit, line.device, line.case) for line in new}
     old = read_history(path) if path.is_file() else []
     lines = [line for line in old if (line.commit, line.device, line.case) not in replaced] + new
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=[field.name for field in fields(Line)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(line) for line in lines)
-    write_atomically(path, stream.getvalue().encode())
+    text = csv_text([field.name for field in fields(Line)], map(astuple, lines))
+    write_files(path.parent, {path.name: text})
     return lines
 
 

@@ -5,17 +5,15 @@ This module does not know torch, so that tables and the figure can be made again
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from harness.checks.kernel_bench.case import Case
 from harness.checks.timing.measured import Machine, Timing
-from harness.config.identity import plain_values
-from harness.records.files import write_atomically
 from harness.records.strict_json import parse_json, typed
+from harness.report.files import json_text, write_files
 
 SCHEMA_VERSION = 1
 FILE_NAME = "bench_kernels.json"
@@ -107,10 +105,7 @@ class KernelResults:
 
 def write_results(results: KernelResults, folder: Path) -> Path:
     """Write the results into a folder; returns the path of the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
-    write_atomically(path, (json.dumps(plain_values(asdict(results))) + "\n").encode())
-    return path
+    return write_files(folder, {FILE_NAME: json_text(results)})[0]
 
 
 def read_results(folder: Path) -> KernelResults:

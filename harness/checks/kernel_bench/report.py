@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.analysis.columns import Column
 from harness.checks.kernel_bench.case import TRUNCATION_NAMES, Case
-from harness.checks.kernel_bench.records import CORE_NAMES, KernelResults, Measurement, Status
+from harness.checks.kernel_bench.records import CORE_NAMES, AgreementCount, KernelResults, Measurement, Status, Variant
 from harness.checks.timing.measured import Machine, Timing
 from harness.config.identity import plain_values
-from harness.records.files import write_atomically
-from harness.report.document import Document, Section, write_document
+from harness.report.document import Document, Section, write_report
+from harness.report.files import csv_text
 from harness.report.number_format import PLAIN, Number, count
-from harness.report.table import NONE, Entry, Table
+from harness.report.table import NONE, ColumnOf, Table, table_of
 
 KERNEL_COLUMNS: dict[str, Column] = {
     "work": Column("", "what was timed: verify, draw, coupled_draw"),
@@ -64,27 +63,6 @@ KERNEL_COLUMNS: dict[str, Column] = {
 
 MARKDOWN, CSV = "table.md", "table.csv"
 NO_MEASUREMENT = "Run on a CPU with the reference core, to show that everything runs: the times are no measurement."
-CORE_HEADER = (
-    *(
-        "method",
-        "R",
-        "K",
-        "V",
-        "dtype",
-        "T",
-        "truncation",
-        "drafter",
-        "accepted",
-        "time (us)",
-        "again (us)",
-        "warm (us)",
-    ),
-    *("roofline (us)", "needed (MB)", "TB/s", "of ceiling (%)", "all rows, equivalent (MB)", "TB/s", "of ceiling (%)"),
-    *("workspace (kB)", "of logits (%)", "extra (MB)", "launches", "agreement"),
-)
-PEER_HEADER = (
-    *("case", "implementation", "accepted", "time (us)", "times the core's", "extra (MB)", "launches", "remark"),
-)
 DEFINITIONS = (
     "R requests (rows of a draw), K draft tokens of each, V vocabulary, T temperature. Drafter: how close its logits "
     "are to the target's; low, mid and high are set for 0.3, 1.5 and 2.7 accepted tokens at K = 3 by probabilistic "
@@ -112,10 +90,9 @@ DEFINITIONS = (
 )
 
 
-def write_report(results: KernelResults, folder: Path) -> list[Path]:
+def write(results: KernelResults, folder: Path) -> list[Path]:
     """Write table as .md, .html, .tex and .csv; returns their paths."""
-    write_atomically(folder / CSV, to_csv(results).encode())
-    return [*write_document(document(results), folder, Path(MARKDOWN).stem), folder / CSV]
+    return write_report(document(results), folder, Path(MARKDOWN).stem, {CSV: to_csv(results)})
 
 
 def summary(results: KernelResults) -> str:
@@ -128,15 +105,13 @@ def summary(results: KernelResults) -> str:
 
 def document(results: KernelResults) -> Document:
     """The whole report."""
-    core = tuple(core_row(each, results.machine) for each in results.of_core)
-    tables = [Table("The core", CORE_HEADER, core), Table("Beside other implementations", PEER_HEADER, _peers(results))]
-    tables += [_question(results, name) for name in dict.fromkeys(each.question for each in results.variants)]
-    left_out = tuple(
-        (each.case.name, each.implementation, each.status.value, each.reason)
-        for each in results.measurements
-        if each.status is not Status.measured
-    )
-    tables.append(Table("Not measured", ("case", "implementation", "what", "why"), left_out))
+    left_out = [each for each in results.measurements if each.status is not Status.measured]
+    tables = [
+        table_of("The core", results.of_core, core_columns(results.machine)),
+        table_of("Beside other implementations", _beside_peers(results), PEER_COLUMNS),
+        *(_question(results, name) for name in dict.fromkeys(each.question for each in results.variants)),
+        table_of("Not measured", left_out, LEFT_OUT_COLUMNS),
+    ]
     return Document(
         "The sampling core: time, bytes and memory",
         paragraphs=(_about(results.machine) if results.machine.is_measurement else NO_MEASUREMENT,),
@@ -150,19 +125,8 @@ def document(results: KernelResults) -> Document:
 
 def _question(results: KernelResults, question: str) -> Table:
     """The table that answers it."""
-    rows = tuple(
-        (
-            count(each.num_requests),
-            each.name,
-            _time(each.timing),
-            _number(each.extra_bytes, 1e6, 2),
-            _number(each.num_launches),
-        )
-        for each in results.variants
-        if each.question == question
-    )
-    title = f"{question[0].upper()}{question[1:]}?"
-    return Table(title, ("R", "variant", "time (us)", "extra (MB)", "launches"), rows)
+    variants = [each for each in results.variants if each.question == question]
+    return table_of(f"{question[0].upper()}{question[1:]}?", variants, VARIANT_COLUMNS)
 
 
 def _about(machine: Machine) -> str:
@@ -184,88 +148,109 @@ def roofline_us(measurement: Measurement, machine: Machine) -> float | None:
     return 1e6 * needed / ceiling + overhead
 
 
-def core_row(measurement: Measurement, machine: Machine) -> tuple[Entry, ...]:
-    """One line of the table of the core."""
-    case, agreement = measurement.case, measurement.agreement
-    workspace = measurement.workspace_bytes
-    told = NONE if agreement is None else f"{agreement.num_disagreements} of {agreement.num_decisions}"
+def core_columns(machine: Machine) -> tuple[ColumnOf[Measurement], ...]:
+    """The columns of the core, for what was measured on a machine."""
+
+    def moved(num_bytes: Callable[[Measurement], int | None], name: str) -> tuple[ColumnOf[Measurement], ...]:
+        """Bytes, how fast they moved in the median time, and that as a share of the ceiling."""
+
+        def speed(each: Measurement, unit: float, decimals: int) -> Number | None:
+            found, timing = num_bytes(each), each.timing
+            if found is None or timing is None or machine.read_bandwidth is None:
+                return None
+            return Number(found / (1e-6 * timing.median_us) / unit, decimals=decimals)
+
+        return (
+            (name, lambda each: _number(num_bytes(each), 1e6, 1)),
+            ("TB/s", lambda each: speed(each, 1e12, 2)),
+            ("of ceiling (%)", lambda each: speed(each, (machine.read_bandwidth or 1) / 100, 0)),
+        )
+
     return (
-        *_case_entries(case),
-        _number(measurement.mean_accepted, 1, 2),
-        _time(measurement.timing),
-        _number(measurement.again_us, 1, 1),
-        _number(measurement.warm_us, 1, 1),
-        _number(roofline_us(measurement, machine), 1, 1),
-        *_moved(measurement, measurement.bytes_needed, machine),
-        *_moved(measurement, measurement.bytes_all_rows, machine),
-        _number(workspace, 1e3, 0),
-        _number(workspace, case.logits_bytes / 100, 2),
-        _number(measurement.extra_bytes, 1e6, 2),
-        _number(measurement.num_launches),
-        told,
+        ("method", lambda each: each.case.method_name),
+        ("R", lambda each: count(each.case.num_requests)),
+        ("K", lambda each: count(each.case.width) if each.case.width else None),
+        ("V", lambda each: count(each.case.vocab_size)),
+        ("dtype", lambda each: each.case.dtype.value),
+        ("T", lambda each: Number(each.case.temperature, style=PLAIN)),
+        ("truncation", lambda each: TRUNCATION_NAMES[each.case.truncation]),
+        ("drafter", lambda each: _drafter(each.case)),
+        ("accepted", lambda each: _number(each.mean_accepted, 1, 2)),
+        ("time (us)", lambda each: _time(each.timing)),
+        ("again (us)", lambda each: _number(each.again_us, 1, 1)),
+        ("warm (us)", lambda each: _number(each.warm_us, 1, 1)),
+        ("roofline (us)", lambda each: _number(roofline_us(each, machine), 1, 1)),
+        *moved(lambda each: each.bytes_needed, "needed (MB)"),
+        *moved(lambda each: each.bytes_all_rows, "all rows, equivalent (MB)"),
+        ("workspace (kB)", lambda each: _number(each.workspace_bytes, 1e3)),
+        ("of logits (%)", lambda each: _number(each.workspace_bytes, each.case.logits_bytes / 100, 2)),
+        ("extra (MB)", lambda each: _number(each.extra_bytes, 1e6, 2)),
+        ("launches", lambda each: _number(each.num_launches)),
+        ("agreement", lambda each: each.agreement and _agreement(each.agreement)),
     )
 
 
-def _case_entries(case: Case) -> tuple[Entry, ...]:
-    drafter = case.acceptance.value if case.width else NONE
+def _agreement(found: AgreementCount) -> str:
+    return f"{found.num_disagreements} of {found.num_decisions}"
+
+
+def _drafter(case: Case) -> str:
+    """How near the drafter is, and what is special about the rows."""
     details = [] if case.draft_sampling.value != "greedy" or not case.width else ["one-hot"]
     details += [] if case.rows.value == "wide" else [f"{case.rows.value} rows"]
     details += [] if case.keeps_statistics else ["no statistics"]
     details += [f"rows {count(case.row_gap)} apart"] if case.row_gap else []
-    return (
-        case.method_name,
-        count(case.num_requests),
-        count(case.width) if case.width else NONE,
-        count(case.vocab_size),
-        case.dtype.value,
-        Number(case.temperature, style=PLAIN),
-        TRUNCATION_NAMES[case.truncation],
-        ", ".join([drafter, *details]),
-    )
+    return ", ".join([case.acceptance.value if case.width else NONE, *details])
 
 
-def _time(timing: Timing | None) -> Entry:
-    return NONE if timing is None else Number(timing.median_us, timing.lower_us, timing.upper_us, decimals=1)
+def _time(timing: Timing | None) -> Number | None:
+    return None if timing is None else Number(timing.median_us, timing.lower_us, timing.upper_us, decimals=1)
 
 
-def _moved(measurement: Measurement, num_bytes: int | None, machine: Machine) -> tuple[Entry, Entry, Entry]:
-    """Bytes, how fast they moved in the median time, and that as a share of the ceiling."""
-    timing, ceiling = measurement.timing, machine.read_bandwidth
-    moved = _number(num_bytes, 1e6, 1)
-    if num_bytes is None or timing is None or ceiling is None:
-        return moved, NONE, NONE
-    speed = num_bytes / (1e-6 * timing.median_us)
-    return moved, _number(speed, 1e12, 2), _number(speed, ceiling / 100)
+def _number(value: float | None, unit: float = 1, decimals: int = 0) -> Number | None:
+    return None if value is None else Number(value / unit, decimals=decimals)
 
 
-def _number(value: float | None, unit: float = 1, decimals: int = 0) -> Entry:
-    return NONE if value is None else Number(value / unit, decimals=decimals)
+VARIANT_COLUMNS: tuple[ColumnOf[Variant], ...] = (
+    ("R", lambda each: count(each.num_requests)),
+    ("variant", lambda each: each.name),
+    ("time (us)", lambda each: _time(each.timing)),
+    ("extra (MB)", lambda each: _number(each.extra_bytes, 1e6, 2)),
+    ("launches", lambda each: _number(each.num_launches)),
+)
+PEER_COLUMNS: tuple[ColumnOf[tuple[Measurement, float]], ...] = (
+    ("case", lambda row: row[0].case.name),
+    ("implementation", lambda row: row[0].implementation),
+    ("accepted", lambda row: _number(row[0].mean_accepted, 1, 2)),
+    ("time (us)", lambda row: _time(row[0].timing)),
+    ("times the core's", lambda row: Number(row[1], decimals=1)),
+    ("extra (MB)", lambda row: _number(row[0].extra_bytes, 1e6, 2)),
+    ("launches", lambda row: _number(row[0].num_launches)),
+    ("remark", lambda row: row[0].reason),
+)
+LEFT_OUT_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
+    ("case", lambda each: each.case.name),
+    ("implementation", lambda each: each.implementation),
+    ("what", lambda each: each.status.value),
+    ("why", lambda each: each.reason),
+)
 
 
-def _peers(results: KernelResults) -> tuple[tuple[Entry, ...], ...]:
-    """The peers' lines, each case's core above them."""
+def _beside_peers(results: KernelResults) -> Iterator[tuple[Measurement, float]]:
+    """What peers were timed on, the core's above theirs, each with how many times the core's time it takes."""
     core = {each.case: each for each in results.of_core}
     others = [each for each in results.measurements if each.implementation not in CORE_NAMES and each.timing]
-    rows: list[tuple[Entry, ...]] = []
     for case in dict.fromkeys(each.case for each in others):
         for each in [core[case], *(other for other in others if other.case == case)]:
             own, timing = core[case].timing, each.timing
             assert own is not None and timing is not None
-            ratio = Number(timing.median_us / own.median_us, decimals=1)
-            counts = _number(each.extra_bytes, 1e6, 2), _number(each.num_launches)
-            accepted = _number(each.mean_accepted, 1, 2)
-            rows.append((case.name, each.implementation, accepted, _time(timing), ratio, *counts, each.reason))
-    return tuple(rows)
+            yield each, timing.median_us / own.median_us
 
 
 def to_csv(results: KernelResults) -> str:
     """One row per measurement with all digits; empty where there is no value."""
-    rows = [_flat(each, results.machine) for each in results.measurements]
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, fieldnames=list(KERNEL_COLUMNS), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
+    rows = ([_flat(each, results.machine).get(name) for name in KERNEL_COLUMNS] for each in results.measurements)
+    return csv_text(list(KERNEL_COLUMNS), rows)
 
 
 def _flat(each: Measurement, machine: Machine) -> dict[str, Any]:
@@ -285,4 +270,4 @@ def _flat(each: Measurement, machine: Machine) -> dict[str, Any]:
         values |= vars(timing) | {"lower_quartile_us": timing.lower_us, "upper_quartile_us": timing.upper_us}
     if not case.width:
         values |= {"acceptance": None, "draft_sampling": None}
-    return {name: values.get(name) for name in KERNEL_COLUMNS}
+    return values

@@ -6,9 +6,7 @@ Beside the parsers stands a control that copies the history. What was found is w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -24,9 +22,9 @@ from harness.engine.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.constraint.parsers.parser import ReasoningParser, State
 from harness.engine.constraint.policies import POLICIES
-from harness.records.files import write_atomically
 from harness.records.provenance import provenance
-from harness.report.document import Document, Section, write_document
+from harness.report.document import Document, Section, write_report
+from harness.report.files import json_text
 from harness.report.number_format import Number
 from harness.report.table import Entry, Table
 
@@ -145,7 +143,7 @@ def table(costs: Sequence[ParserCost]) -> Table:
 def write_costs(config: ReasoningCostConfig, costs: Sequence[ParserCost]) -> Path:
     """Write bench_reasoning as .json, .md, .html and .tex; returns the path of the .md."""
     folder, origin = Path(config.output), provenance()
-    content = {"settings": asdict(config), "costs": [item._asdict() for item in costs], "provenance": origin}
-    write_atomically(folder / f"{STEM}.json", (json.dumps(content, indent=1) + "\n").encode())
+    content = {"settings": config, "costs": [item._asdict() for item in costs], "provenance": origin}
     section = Section("Microseconds per round", (f"{NOTE} K = {config.draft_tokens}.",), tables=(table(costs),))
-    return write_document(Document(TITLE, sections=(section,), provenance=[origin]), folder, STEM)[0]
+    document = Document(TITLE, sections=(section,), provenance=[origin])
+    return write_report(document, folder, STEM, {f"{STEM}.json": json_text(content)})[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.checks.profiling.cells import CellProfile
-from harness.checks.profiling.profile import Phases
+from harness.checks.profiling.profile import Phases, RoundProfile
 from harness.checks.profiling.roofline import (
     BYTES_DEFINITION,
     OPERATIONS_DEFINITION,
@@ -19,13 +19,12 @@ from harness.checks.profiling.roofline import (
 )
 from harness.checks.timing.measured import Timing
 from harness.config.guarantee import labels
-from harness.config.identity import plain_values
-from harness.records.files import write_atomically
 from harness.records.provenance import provenance
 from harness.records.runs import PROFILE
-from harness.report.document import Document, Section, write_document
+from harness.report.document import Document, Section, write_report
+from harness.report.files import json_text
 from harness.report.number_format import Number, count
-from harness.report.table import NONE, Entry, Table
+from harness.report.table import Entry, Table, table_of
 from harness.runner.cell_label import label
 from harness.runner.plan.run_plan import RunPlan, cell_rows
 
@@ -37,15 +36,6 @@ ON_A_CPU = (
     "they could be, and no time of the host beside the device's, because they are one."
 )
 PHASES = tuple(item.name for item in fields(Phases))
-HEADER = (
-    *("#", "target", "drafter", "verification", "slots", "K", "tokens per slot"),
-    *(f"{name} (ms)" for name in PHASES),
-    *("sum of phases (ms)", "step (ms)", "round (ms)", "host (ms)", "host (%)"),
-    *(f"roofline of {name} (ms)" for name in PARTS),
-    *("bound by", "roofline (ms)", "step / roofline", "bytes alone (ms)", "step / bytes", "operations alone (ms)"),
-    *("TB/s", "TFLOP/s"),
-    *("accepted", "graphs", "labels"),
-)
 DEFINITIONS = (
     "All slots decode, each with so many tokens, the last of which the target has not read. Times are medians with "
     "their quartiles in brackets. On a GPU every piece is captured in a CUDA graph and replayed from a cold L2 "
@@ -82,7 +72,7 @@ class RoundResults:
 
 
 def write_results(results: RoundResults, folder: Path) -> list[Path]:
-    """Write round_profile as .json, .md, .html and .tex; returns their paths."""
+    """Write round_profile as .md, .html, .tex and .json; returns their paths."""
     source = {
         "command": results.plan.command,
         "length": results.length,
@@ -90,8 +80,7 @@ def write_results(results: RoundResults, folder: Path) -> list[Path]:
         "provenance": provenance(sampling_core=results.cells[0].found.sampling_core),
     }
     content = {"schema_version": SCHEMA_VERSION, **source, "cells": [to_json(done) for done in results.cells]}
-    write_atomically(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
-    return [folder / JSON, *write_document(document(results, source), folder, Path(PROFILE).stem)]
+    return write_report(document(results, source), folder, Path(PROFILE).stem, {JSON: json_text(content)})
 
 
 def to_json(done: CellProfile) -> dict[str, Any]:
@@ -100,7 +89,7 @@ def to_json(done: CellProfile) -> dict[str, Any]:
     roofline = _roofline(done)
     return {
         "number": done.number,
-        "config": plain_values(done.cell),
+        "config": done.cell,
         "labels": _labels(done),
         "notes": list(done.found.notes),
         "dtype": done.found.dtype,
@@ -133,7 +122,7 @@ def _roofline_json(roofline: RoundRoofline) -> dict[str, Any]:
 def document(results: RoundResults, source: dict[str, Any]) -> Document:
     """The whole report; `source` says where it comes from."""
     header, *rows = cell_rows(results.plan.cells)
-    table = Table("Phases of a round", HEADER, tuple(map(_row, results.cells)))
+    table = table_of("Phases of a round", results.cells, COLUMNS)
     sections = [Section(table.title, tables=(table,))]
     sections.append(Section("The cells", tables=(Table("The cells", ("#", *header[1:]), tuple(rows)),)))
     notes = [f"cell {done.number}: {note}" for done in results.cells for note in done.found.notes]
@@ -160,23 +149,6 @@ def line(done: CellProfile, num_cells: int) -> str:
     )
 
 
-def _row(done: CellProfile) -> tuple[Entry, ...]:
-    cell, profile = done.cell, done.found.profile
-    host: tuple[Entry, Entry] = (NONE, NONE)
-    if done.machine.is_measurement:
-        host = _in_ms(profile.host_us), Number(100 * profile.host_share, decimals=1)
-    return (
-        *(count(done.number), cell.target.name, cell.drafter.kind.value),
-        NONE if cell.is_baseline else cell.verification.method.value,
-        *(count(profile.num_slots), count(profile.num_speculative_tokens), count(profile.length)),
-        *(_time(getattr(profile.phases, name)) for name in PHASES),
-        *(_in_ms(profile.phases.sum_us), _time(profile.step), _time(profile.round)),
-        *host,
-        *_roofline_cells(done),
-        *(Number(profile.mean_accepted, decimals=2), "yes" if done.found.graphs else "no", "; ".join(_labels(done))),
-    )
-
-
 def _labels(done: CellProfile) -> list[str]:
     return [*([] if done.machine.is_measurement else [NO_MEASUREMENT]), *labels(done.cell)]
 
@@ -185,21 +157,6 @@ def _roofline(done: CellProfile) -> RoundRoofline | None:
     """None on a CPU."""
     bandwidth = done.machine.read_bandwidth
     return None if bandwidth is None else round_roofline(done.found.profile.cost, bandwidth, done.found.matrix_rate)
-
-
-def _roofline_cells(done: CellProfile) -> tuple[Entry, ...]:
-    """From the rooflines of the parts to the rates that they assume."""
-    roofline, bandwidth = _roofline(done), done.machine.read_bandwidth
-    if roofline is None or bandwidth is None:
-        return (NONE,) * (len(PARTS) + 8)
-    step_us = done.found.profile.step.median_us
-    bounds = (f"{name}: {part.bound_by}" for name, part in zip(PARTS, roofline, strict=True) if part.bound_by)
-    return (
-        *(_in_ms(part.us) for part in roofline),
-        *("; ".join(bounds), _in_ms(roofline.us), Number(step_us / roofline.us, decimals=2)),
-        *(_in_ms(roofline.bytes_us), Number(step_us / roofline.bytes_us, decimals=2), _in_ms(roofline.operations_us)),
-        *(Number(bandwidth / 1e12, decimals=2), Number(done.found.matrix_rate / 1e12, decimals=0)),
-    )
 
 
 def _about(done: CellProfile) -> str:
@@ -224,3 +181,74 @@ def _in_ms(time_us: float) -> Number:
 
 def _ms(time_us: float) -> str:
     return str(_in_ms(time_us))
+
+
+Entries: TypeAlias = Callable[[CellProfile], Entry | None]
+
+
+def _phase(name: str) -> Entries:
+    return lambda done: _time(getattr(done.found.profile.phases, name))
+
+
+def _if_measured(entry: Callable[[RoundProfile], Entry]) -> Entries:
+    """Nothing on a CPU."""
+    return lambda done: entry(done.found.profile) if done.machine.is_measurement else None
+
+
+def _of_roofline(entry: Callable[[RoundRoofline, float], Entry]) -> Entries:
+    """From the roofline and the time of the step in microseconds; nothing without a roofline."""
+
+    def shown(done: CellProfile) -> Entry | None:
+        roofline = _roofline(done)
+        return None if roofline is None else entry(roofline, done.found.profile.step.median_us)
+
+    return shown
+
+
+def _of_part(place: int) -> Entries:
+    return _of_roofline(lambda roofline, _: _in_ms(roofline[place].us))
+
+
+def _bound_by(roofline: RoundRoofline, step_us: float) -> str:
+    bounds = zip(PARTS, roofline, strict=True)
+    return "; ".join(f"{name}: {part.bound_by}" for name, part in bounds if part.bound_by)
+
+
+def _rate(rate: Callable[[CellProfile], float | None], decimals: int) -> Entries:
+    """A rate that the roofline assumes, in units of 1e12 a second."""
+
+    def shown(done: CellProfile) -> Entry | None:
+        found = None if done.machine.read_bandwidth is None else rate(done)
+        return None if found is None else Number(found / 1e12, decimals=decimals)
+
+    return shown
+
+
+COLUMNS: tuple[tuple[str, Entries], ...] = (
+    ("#", lambda done: count(done.number)),
+    ("target", lambda done: done.cell.target.name),
+    ("drafter", lambda done: done.cell.drafter.kind.value),
+    ("verification", lambda done: None if done.cell.is_baseline else done.cell.verification.method.value),
+    ("slots", lambda done: count(done.found.profile.num_slots)),
+    ("K", lambda done: count(done.found.profile.num_speculative_tokens)),
+    ("tokens per slot", lambda done: count(done.found.profile.length)),
+    *((f"{name} (ms)", _phase(name)) for name in PHASES),
+    ("sum of phases (ms)", lambda done: _in_ms(done.found.profile.phases.sum_us)),
+    ("step (ms)", lambda done: _time(done.found.profile.step)),
+    ("round (ms)", lambda done: _time(done.found.profile.round)),
+    ("host (ms)", _if_measured(lambda profile: _in_ms(profile.host_us))),
+    ("host (%)", _if_measured(lambda profile: Number(100 * profile.host_share, decimals=1))),
+    *((f"roofline of {name} (ms)", _of_part(place)) for place, name in enumerate(PARTS)),
+    ("bound by", _of_roofline(_bound_by)),
+    ("roofline (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.us))),
+    ("step / roofline", _of_roofline(lambda roofline, step_us: Number(step_us / roofline.us, decimals=2))),
+    ("bytes alone (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.bytes_us))),
+    ("step / bytes", _of_roofline(lambda roofline, step_us: Number(step_us / roofline.bytes_us, decimals=2))),
+    ("operations alone (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.operations_us))),
+    ("TB/s", _rate(lambda done: done.machine.read_bandwidth, 2)),
+    ("TFLOP/s", _rate(lambda done: done.found.matrix_rate, 0)),
+    ("accepted", lambda done: Number(done.found.profile.mean_accepted, decimals=2)),
+    ("graphs", lambda done: "yes" if done.found.graphs else "no"),
+    ("labels", lambda done: "; ".join(_labels(done))),
+)
+HEADER = tuple(name for name, _ in COLUMNS)

@@ -13,25 +13,23 @@ from typing import Any
 
 from harness.checks.certification.evaluate import FALSE_ALARM, POWER, RESERVE
 from harness.checks.certification.goodness_of_fit import p_value_of
-from harness.checks.certification.marked_table import MarkedTable
 from harness.checks.certification.report import JSON
 from harness.checks.server_certification.config import options_of
 from harness.records.strict_json import parse_json
+from harness.report.files import write_between
+from harness.report.table import Table
 
 FOLDER = "served"
-TABLE = MarkedTable(
-    "<!-- served -->\n",
-    "<!-- end of served -->",
-    (
-        "server",
-        "case",
-        "requests",
-        "draft tokens, accepted",
-        f"TV seen with {POWER:g}",
-        "verdict",
-        "TV estimate [99.9 %]",
-        "`rejection-lab certify-server URL ...`",
-    ),
+MARKS = "<!-- served -->\n", "<!-- end of served -->"
+COLUMNS = (
+    "server",
+    "case",
+    "requests",
+    "draft tokens, accepted",
+    f"TV seen with {POWER:g}",
+    "verdict",
+    "TV estimate [99.9 %]",
+    "`rejection-lab certify-server URL ...`",
 )
 Item = dict[str, Any]
 
@@ -81,10 +79,16 @@ def rows(path: Path) -> list[tuple[str, ...]]:
     ]
 
 
-def all_rows(folder: Path) -> list[tuple[str, ...]]:
-    """The rows of all certifications, in the order of their folders' names."""
-    return [row for path in sorted((folder / FOLDER).iterdir()) for row in rows(path)]
+def table(folder: Path) -> str:
+    """The rows of all certifications, in the order of their folders' names, as Markdown."""
+    found = tuple(row for path in sorted((folder / FOLDER).iterdir()) for row in rows(path))
+    return Table("", COLUMNS, found).to_markdown(title=False, compact=False).rstrip() + "\n"
+
+
+def write(folder: Path) -> None:
+    """Put the table into the folder's README.md, in the place of the one that is there."""
+    write_between(folder / "README.md", *MARKS, table(folder))
 
 
 if __name__ == "__main__":
-    TABLE.write(Path(sys.argv[1]), all_rows(Path(sys.argv[1])))
+    write(Path(sys.argv[1]))

@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from harness.checks.certification.evaluate import FALSE_ALARM, POWER, RESERVE, CaseVerdict
-from harness.checks.certification.report import JSON, MARKDOWN, p_text
-from harness.checks.server_certification.certify_server import TIMES_ROUNDING, ServedCase, ServerCertification
-from harness.config.identity import plain_values
-from harness.records.files import write_atomically
-from harness.records.provenance import provenance
-from harness.report.document import Document, Section, write_document
-from harness.report.number_format import SCIENTIFIC, Number, count
-from harness.report.table import Entry, Table
-
-COLUMNS = (
-    "case",
-    "requests",
-    "df",
-    "statistic",
-    "p-value",
-    "TV estimate [99.9 %]",
-    f"TV detectable (power {POWER:g})",
-    "TV of rounding",
-    "verdict",
+from harness.checks.certification.report import (
+    FIT_COLUMNS,
+    JSON,
+    MARKDOWN,
+    NUM_SAMPLES,
+    TV_ESTIMATE,
+    case_json,
+    verdict_text,
 )
+from harness.checks.server_certification.certify_server import TIMES_ROUNDING, ServedCase, ServerCertification
+from harness.records.provenance import provenance
+from harness.report.document import Document, Section, write_report
+from harness.report.files import json_text
+from harness.report.number_format import SCIENTIFIC, Number
+from harness.report.table import ColumnOf, row_of, table_of
 
-
-def row(case: ServedCase) -> tuple[Entry, ...]:
-    """One line of the table."""
-    found = case.fit
-    return (
-        case.name,
-        count(found.num_samples),
-        count(found.df),
-        Number(found.statistic, decimals=1),
-        Number(found.p_value, shown=p_text(found.p_value)),
-        Number(found.variation, found.variation_low, found.variation_high, decimals=4),
-        Number(case.detectable, decimals=4),
-        Number(case.rounding_variation, style=SCIENTIFIC),
-        case.verdict.value + (f": {case.reason}" if case.reason else ""),
-    )
+COLUMNS: tuple[ColumnOf[ServedCase], ...] = (
+    ("case", lambda case: case.name),
+    ("requests", NUM_SAMPLES),
+    *FIT_COLUMNS,
+    (f"TV detectable (power {POWER:g})", lambda case: Number(case.detectable, decimals=4)),
+    ("TV of rounding", lambda case: Number(case.rounding_variation, style=SCIENTIFIC)),
+    ("verdict", verdict_text),
+)
 
 
 def line(case: ServedCase) -> str:
     """One case on the console."""
-    name, requests, df, statistic, p_value, variation, detectable, _, verdict = map(str, row(case))
+    name, requests, df, statistic, p_value, variation, detectable, _, verdict = map(str, row_of(case, COLUMNS))
     seen = f"TV {variation} (seen from {detectable} on)"
     return f"{name}: n {requests}, df {df}, X² {statistic}, p {p_value}, {seen}: {verdict}"
 
@@ -91,8 +77,7 @@ def notes(result: ServerCertification) -> list[str]:
         "every case, wherever it lies among the bins. A smaller one may pass.",
         f"Rounding: a server in {config.dtype.value} is tolerated up to {TIMES_ROUNDING:g} times the deviation that "
         "computing in that dtype makes here (TV of rounding, the mean over the prompts). In float32 that is nothing.",
-        "TV estimate: excess probability of the sequences that were too frequent in one half of the requests, measured "
-        "on the other half; its mean is at most the TV, and 0 for an exact sampler. Hence also values below 0.",
+        TV_ESTIMATE,
         "Not tested: longer answers, other prompts, other sampling parameters, and how many drafts are accepted.",
     ] + ([f"Server: {config.remark}"] if config.remark else [])
 
@@ -101,7 +86,7 @@ def document(result: ServerCertification) -> Document:
     """The whole report."""
     engine = f"{result.config.engine.value} {result.version or '(unknown version)'}"
     retried = f", {result.draws.num_retried} requests sent again" if result.draws.num_retried else ""
-    table = Table("Cases", COLUMNS, tuple(map(row, result.cases)))
+    table = table_of("Cases", result.cases, COLUMNS)
     return Document(
         f"Certification of a server: {engine}",
         paragraphs=(
@@ -115,36 +100,26 @@ def document(result: ServerCertification) -> Document:
     )
 
 
-def to_json(result: ServerCertification) -> str:
+def to_json(result: ServerCertification) -> dict[str, Any]:
     """Every number, with where it comes from."""
-    drafts = result.drafts
-    content: dict[str, Any] = {
+    return {
         "green": result.is_green,
         "headline": headline(result),
         "family_wise_false_alarm": FALSE_ALARM,
         "level": result.level,
         "server": {"url": result.url, "model": result.model, "version": result.version},
         "target": result.target,
-        "config": plain_values(asdict(result.config)),
+        "config": result.config,
         "prompts": result.prompts,
-        "drafts": None if drafts is None else plain_values(asdict(drafts)),
+        "drafts": result.drafts,
         "num_failures": len(result.draws.failures),
         "num_retried": result.draws.num_retried,
         "wall_s": result.draws.wall_s,
-        "outcomes": [_case(case) for case in result.cases],
+        "outcomes": [case_json(case) for case in result.cases],
         "provenance": provenance(),
     }
-    return json.dumps(content) + "\n"
 
 
-def _case(case: ServedCase) -> dict[str, Any]:
-    values = {name: value for name, value in vars(case).items() if name not in ("fit", "confirmation")}
-    confirmed = {} if case.confirmation is None else {"confirmation": case.confirmation._asdict()}
-    plain: dict[str, Any] = plain_values(values | case.fit._asdict() | confirmed)
-    return plain
-
-
-def write_report(result: ServerCertification, folder: Path) -> Path:
+def write(result: ServerCertification, folder: Path) -> Path:
     """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
-    write_atomically(folder / JSON, to_json(result).encode())
-    return write_document(document(result), folder, Path(MARKDOWN).stem)[0]
+    return write_report(document(result), folder, Path(MARKDOWN).stem, {JSON: json_text(to_json(result))})[0]

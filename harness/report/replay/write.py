@@ -18,8 +18,8 @@ from harness.analysis.replay.frames import differences_frame, replay_frame
 from harness.analysis.replay.replayed import Replayed, replay
 from harness.analysis.results import Results, read_results
 from harness.records import InconsistentRecordError
-from harness.records.files import write_atomically
 from harness.report.cell_names import column_name, drafter_name
+from harness.report.files import write_files
 from harness.report.latex import to_latex
 from harness.report.missing_values import masked_text
 from harness.report.replay.several_drafts import several_frame, several_table
@@ -129,9 +129,5 @@ def write_replay(found: Replay, folder: Path, formats: Sequence[str] = ("png",))
     }
     if len(found.several):
         texts["tables/replay_several_drafts.csv"] = found.several.to_csv(index=False, lineterminator="\n")
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
-    return [
-        *(folder / name for name in texts),
-        *write_figure(found.replayed, found.differences, folder / "figures", formats),
-    ]
+    written = write_files(folder, texts)
+    return [*written, *write_figure(found.replayed, found.differences, folder / "figures", formats)]

@@ -14,23 +14,21 @@ from typing import Any
 
 from harness.checks.certification.evaluate import FALSE_ALARM, POWER, RESERVE, VARIATION
 from harness.checks.certification.goodness_of_fit import p_value_of, power_at
-from harness.checks.certification.marked_table import MarkedTable
 from harness.checks.certification.report import JSON, power_text
 from harness.records.strict_json import parse_json
+from harness.report.files import write_between
+from harness.report.table import Table
 
-TABLE = MarkedTable(
-    "<!-- table -->\n",
-    "<!-- end of the table -->",
-    (
-        "implementation",
-        "method, drafts",
-        "cases",
-        "requests a case",
-        f"power at TV {VARIATION:g}; TV seen with {POWER:g}",
-        "verdict",
-        "largest TV estimate [99.9 %]",
-        "`rejection-lab certify ...`",
-    ),
+MARKS = "<!-- table -->\n", "<!-- end of the table -->"
+COLUMNS = (
+    "implementation",
+    "method, drafts",
+    "cases",
+    "requests a case",
+    f"power at TV {VARIATION:g}; TV seen with {POWER:g}",
+    "verdict",
+    "largest TV estimate [99.9 %]",
+    "`rejection-lab certify ...`",
 )
 UNTESTED = "not supported"
 Item = dict[str, Any]
@@ -93,10 +91,16 @@ def _command(config: Item) -> str:
     return f"`{' '.join([*options, '--size full'])}`"
 
 
-def all_rows(folder: Path) -> list[tuple[str, ...]]:
-    """The rows of all certifications, in the order of their folders' names."""
-    return [row for path in sorted(folder.iterdir()) if (path / JSON).exists() for row in rows(path)]
+def table(folder: Path) -> str:
+    """The rows of all certifications, in the order of their folders' names, as Markdown."""
+    found = tuple(row for path in sorted(folder.iterdir()) if (path / JSON).exists() for row in rows(path))
+    return Table("", COLUMNS, found).to_markdown(title=False, compact=False).rstrip() + "\n"
+
+
+def write(folder: Path) -> None:
+    """Put the table into the folder's README.md, in the place of the one that is there."""
+    write_between(folder / "README.md", *MARKS, table(folder))
 
 
 if __name__ == "__main__":
-    TABLE.write(Path(sys.argv[1]), all_rows(Path(sys.argv[1])))
+    write(Path(sys.argv[1]))
