@@ -104,7 +104,7 @@ def write_report(document: Document, folder: Path, stem: str, beside: Mapping[st
         f"{stem}.html": html_page(document),
         f"{stem}.tex": document.to_latex(folder),
     }
-    return write_files(folder, texts | beside)
+    return write_files(folder, {**texts, **beside})
 
 
 def spans(text: str) -> list[tuple[str, bool]]:
