@@ -12,7 +12,7 @@ from harness.analysis.block_drift import BlockWork, Drift, block_drift
 from harness.analysis.estimates import NOT_AVAILABLE, Estimate, Estimates, paired_ratio
 from harness.analysis.failed_cells import AXES, with_found_settings
 from harness.analysis.settings_columns import SettingReader, other_settings, settings_columns
-from harness.analysis.speedup_bound import ROUNDING, speedup_bound
+from harness.analysis.speedup_bound import NOISE, ROUNDING, speedup_bound
 from harness.analysis.sums import cell_sums
 from harness.config.identity import key_without
 from harness.config.models import checkpoint_names
@@ -91,8 +91,13 @@ class CellResult:
 
     @property
     def exceeds_bound(self) -> bool:
-        """Whether its speedup is impossible."""
+        """Whether its speedup is above its bound, if only by noise."""
         return self.speedup.value > self.speedup_bound * (1 + ROUNDING)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether its speedup is above its bound by more than noise."""
+        return self.speedup.value > self.speedup_bound * (1 + NOISE)
 
     @cached_property
     def drift(self) -> float | None:

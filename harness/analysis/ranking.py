@@ -43,7 +43,7 @@ def comparable(cells: Sequence[CellResult]) -> Comparable:
     Args:
         cells: that have not failed, the baseline among them where there is one.
     """
-    left_out = {cell.record.cell_id: IMPOSSIBLE for cell in cells if cell.exceeds_bound}
+    left_out = {cell.record.cell_id: IMPOSSIBLE for cell in cells if cell.is_impossible}
     left_out |= {cell.record.cell_id: FAILED_REQUESTS for cell in cells if cell.has_failed_requests}
     kept = [cell for cell in cells if cell.record.cell_id not in left_out]
     shared: set[str] = set()

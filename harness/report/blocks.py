@@ -181,6 +181,6 @@ def own_labels(cell: CellResult, shared: Sequence[str]) -> str:
 
 def _fastest(group: Group) -> float:
     """Its highest throughput that was observed and is possible."""
-    known = [cell for cell in group.cells if not cell.exceeds_bound and not cell.has_failed_requests]
+    known = [cell for cell in group.cells if not cell.is_impossible and not cell.has_failed_requests]
     values = [cell.estimate(THROUGHPUT).value for cell in known]
     return max((value for value in values if not isnan(value)), default=0.0)

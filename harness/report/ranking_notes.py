@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.ranking import FAILED_REQUESTS, IMPOSSIBLE, OTHER_SESSION, Ranking
+from harness.analysis.speedup_bound import NOISE
 from harness.report.cell_names import DISTURBED
 
 CANNOT_BE_TOLD = "cannot be told"
 REASONS = {
     FAILED_REQUESTS: "the throughput is that of the requests that were answered; --retry-failed runs the others again.",
-    IMPOSSIBLE: f"the speedup is above the most that the cell's drafts can buy (marked {DISTURBED}); run it again.",
+    IMPOSSIBLE: f"the speedup is more than {NOISE:.0%} above the most that drafts can buy (marked {DISTURBED}); run it "
+    "again.",
     OTHER_SESSION: "no prompt of the cell was measured in one session with all others; --fresh measures all together.",
 }
 

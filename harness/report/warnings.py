@@ -13,6 +13,7 @@ from harness.analysis.intervals import MIN_PROMPTS
 from harness.analysis.loops import num_not_judged
 from harness.analysis.results import Results
 from harness.analysis.sessions import changed_between
+from harness.analysis.speedup_bound import NOISE
 from harness.config.depth import depths_name
 from harness.config.run import skipped_lines
 from harness.records.runs import Run
@@ -34,6 +35,9 @@ from harness.report.missing_values import UNKNOWN, masked_text
 SHORT = {"num_speculative_tokens": "K", "temperature": "T"}
 LOOPS_NAMED = 8
 """As many cells with answers that loop have a line of their own."""
+IMPOSSIBLE = ": the machine was busier while the baseline ran; run again. They are named neither fastest nor best"
+NOISY = f" by {NOISE:.0%} at most, which is noise of the machine: they are ranked"
+"""What is said of speedups above their bound, by how far they are."""
 DRIFTS_NAMED = 5
 """As many disturbed cells have a line of their own."""
 
@@ -120,16 +124,22 @@ def _looping(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[s
 
 
 def _above_bound(cells: Sequence[CellResult], among: Sequence[CellResult]) -> list[str]:
-    """Cells with impossible speedups, with the numbers."""
-    if not cells:
-        return []
-    shown = [f"{_place(cell, among)}: {cell.speedup.value:.2f} > {cell.speedup_bound:.2f}" for cell in cells]
-    more = [f"{len(cells) - DRIFTS_NAMED} more"] if len(cells) > DRIFTS_NAMED else []
-    return [
-        f"speedups of {len(cells)} cells are above the most that their tokens per target forward can buy: the machine "
-        "was busier while the baseline ran; run again. They are named neither fastest nor best (their times are marked "
-        f"{DISTURBED}; speedup_bound in cells.csv; {'; '.join([*shown[:DRIFTS_NAMED], *more])})"
-    ]
+    """Cells with speedups above their bound, with the numbers: first those that are impossible."""
+    found = []
+    for is_impossible, why in ((True, IMPOSSIBLE), (False, NOISY)):
+        shown = [
+            f"{_place(cell, among)}: {cell.speedup.value:.2f} > {cell.speedup_bound:.2f}"
+            for cell in cells
+            if cell.is_impossible is is_impossible
+        ]
+        if shown:
+            more = [f"{len(shown) - DRIFTS_NAMED} more"] if len(shown) > DRIFTS_NAMED else []
+            found.append(
+                f"speedups of {len(shown)} cells are above the most that their tokens per target forward can buy{why} "
+                f"(their times are marked {DISTURBED}; speedup_bound in cells.csv; "
+                f"{'; '.join([*shown[:DRIFTS_NAMED], *more])})"
+            )
+    return found
 
 
 def left_out(unreadable: Sequence[str]) -> list[str]:

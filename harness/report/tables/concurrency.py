@@ -12,6 +12,7 @@ from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Series, series_along
 from harness.analysis.definitions import footnotes
 from harness.analysis.estimates import Estimate
+from harness.analysis.speedup_bound import NOISE
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes
@@ -21,8 +22,8 @@ METRICS = ("full_draft_length", "output_tokens_per_s", "speedup")
 PAYS, COSTS, UNDECIDED = "pays", "costs", "cannot be told"
 VERDICTS = (
     f"{PAYS}: the interval of the speedup lies above 1; {COSTS}: below 1; {UNDECIDED}: it holds 1, there is none, or "
-    "the speedup is above the most that drafts can buy. Intervals include the variation of the prompts, not that of "
-    "the machine."
+    f"the speedup is more than {NOISE:.0%} above the most that drafts can buy; what is less above it is taken from the "
+    "interval. Intervals include the variation of the prompts, not that of the machine."
 )
 
 
@@ -55,7 +56,13 @@ def _row(line: Series, cell: CellResult, extra: Sequence[str]) -> tuple[Entry, .
         baseline = replace(number, note="; ".join(text for text in (number.note, cell.baseline["labels"]) if text))
     shown: list[Entry] = [estimate_number(cell, "full_draft_length"), baseline]
     shown += [estimate_number(cell, name) for name in METRICS[1:]]
-    return (*settings, *shown, UNDECIDED if cell.exceeds_bound else verdict(cell.speedup))
+    return (*settings, *shown, UNDECIDED if cell.is_impossible else verdict(_without_noise(cell)))
+
+
+def _without_noise(cell: CellResult) -> Estimate:
+    """The speedup, whose interval begins lower by what is above its bound: noise, which may have raised it all."""
+    excess = max(0.0, cell.speedup.value - cell.speedup_bound)
+    return cell.speedup._replace(low=cell.speedup.low - excess)
 
 
 def verdict(speedup: Estimate) -> str:
