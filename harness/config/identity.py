@@ -29,6 +29,7 @@ _PROMPT_SETTINGS = (
     "split",
     "column",
     "files",
+    "history",
     "categories",
     "num_prompts",
     "shuffle",

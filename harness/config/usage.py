@@ -157,6 +157,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: not view.is_served,
         "with backend=local; what serves says this itself",
     ),
+    (
+        ("workload.history",),
+        lambda view: view.value("workload.path") is not None or view.value("workload.dataset") is not None,
+        "with workload.path or workload.dataset",
+    ),
     (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
     (
         ("backend.prompt_tokens_beside_rounds",),

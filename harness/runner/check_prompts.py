@@ -6,6 +6,7 @@ which takes about a second, is read only where something depends on it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness.models.described_target import num_positions_here, target_here, tok
 from harness.models.tokenizer_files import template_bytes
 from harness.runner.earlier_cells import NAMED_KINDS
 from harness.runner.turns import Group
+from harness.workload.chat import chat_messages
 from harness.workload.conversations import Conversation
 from harness.workload.hub_dataset import check_there
 
@@ -107,7 +109,12 @@ def _doubtful(cell: CellConfig, played: Sequence[Conversation]) -> list[Conversa
 
 
 def _num_bytes(item: Conversation) -> int:
-    return len(item.prompt.turns[0].encode())
+    """Of what stands in the first request, beside the template's own text."""
+    others = len((item.prompt.tools or "").encode())
+    for message in chat_messages(item.prompt, []):
+        calls = {name: value for name, value in message.items() if name not in ("role", "content")}
+        others += len(message["content"].encode()) + (len(json.dumps(calls)) if calls else 0)
+    return others
 
 
 def _look(

@@ -10,11 +10,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, islice
 
 from harness.config.schema import SettingsError
-from harness.config.workload import Layout, WorkloadConfig
+from harness.config.workload import History, Layout, WorkloadConfig
 from harness.workload.formats import prompt_file, read_prompts
 from harness.workload.hub_dataset import read_hub_prompts
 from harness.workload.prompt import Prompt
@@ -56,7 +56,7 @@ def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
         prompts.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
     if config.num_prompts is not None:
         prompts = _subset(prompts, config.num_prompts)
-    return [replace(prompt, turns=prompt.turns[: config.num_turns]) for prompt in prompts]
+    return [prompt.cut(config.num_turns) for prompt in prompts]
 
 
 def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> list[Conversation]:
@@ -89,8 +89,8 @@ def exact_length(token_ids: Sequence[int], num_tokens: int) -> list[int]:
 
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
-    """The first 16 hex digits of the SHA-256 over ids, categories, texts, and where given schemas and sampling, in
-    order: the workload's share in the identity of a cell."""
+    """The first 16 hex digits of the SHA-256 over ids, categories, texts, and where given schemas, sampling, messages
+    in front and between, and tools, in order: the workload's share in the identity of a cell."""
     content = [
         [
             prompt.prompt_id,
@@ -98,6 +98,9 @@ def fingerprint(prompts: Iterable[Prompt]) -> str:
             list(prompt.turns),
             *([] if prompt.schema is None else [prompt.schema]),
             *([] if prompt.sampling is None else [sorted(prompt.sampling.values.items())]),
+            *([text] if (text := prompt.opening) is not None else []),
+            *(prompt.histories or ()),
+            *([] if prompt.tools is None else [{"tools": prompt.tools}]),
         ]
         for prompt in prompts
     ]
@@ -105,14 +108,26 @@ def fingerprint(prompts: Iterable[Prompt]) -> str:
 
 
 def _read(config: WorkloadConfig) -> list[Prompt]:
+    prompts = _read_all(config)
+    if config.history is not History.generated and not any(prompt.histories for prompt in prompts):
+        raise SettingsError(
+            f"workload.history={config.history.value}: expected conversations with answers of their own (messages, "
+            "conversations), found turns alone"
+        )
+    return prompts
+
+
+def _read_all(config: WorkloadConfig) -> list[Prompt]:
     if config.dataset is not None:
-        return read_hub_prompts(config.dataset, config.subset, config.split, config.column, config.files)
+        return read_hub_prompts(
+            config.dataset, config.subset, config.split, config.column, config.files, config.history
+        )
     if config.path is None:
         return read_prompts(BUILTIN_PROMPTS, Layout.plain)
     path = prompt_file(config.path)
     if not path.is_file():
         raise SettingsError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
-    return read_prompts(path, config.layout)
+    return read_prompts(path, config.layout, config.history)
 
 
 def _filter(prompts: list[Prompt], categories: list[str]) -> list[Prompt]:

@@ -14,15 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.schema import SettingsError
+from harness.config.workload import History
 from harness.workload.formats import json_lines
 from harness.workload.hub_lookup import not_on_hub, offline
-from harness.workload.line_keys import (
-    REFUSED,
-    check_known,
-    check_not_refused,
-    is_given,
-    refused_beside,
-)
+from harness.workload.line_keys import REFUSED, is_given, refused_beside
+from harness.workload.messages import is_conversation, prompt_of
 from harness.workload.prompt import Prompt
 
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -35,12 +31,17 @@ FILL_IN = (
 
 
 def read_hub_prompts(
-    dataset: str, subset: str | None, split: str, column: str, files: str | None = None
+    dataset: str,
+    subset: str | None,
+    split: str,
+    column: str,
+    files: str | None = None,
+    history: History = History.generated,
 ) -> list[Prompt]:
     """Read every prompt of a split, in its order, or of some files, in the order of their names.
 
-    A cell of the column holds a text (one turn), a list of texts (turns), or a list of {role, content} messages, of
-    which the user's are the turns: the answers between them are the model's own. Prompts are named split/row; a text
+    A cell of the column holds a text (one turn), a list of texts (turns), or a list of messages
+    (harness.workload.messages). Prompts are named split/row; a text
     column `category` gives the category, else it is the data set's name. Of files, their names stand for the split and
     the category. Columns that were not chosen are not read; one that would change a request, such as stop, context, or
     Alpaca's input beside an instruction, is refused where a row has something there.
@@ -51,12 +52,16 @@ def read_hub_prompts(
         split: name of the split; the slices of `datasets` ("train[:100]") work too.
         column: the column that holds the prompt.
         files: pattern of the JSON Lines files to read instead of a split, such as *.jsonl.
+        history: whose answers stand between the turns of messages.
 
     Raises:
         SettingsError: the data set, split, files or column are not available, or a row holds something else, a
             placeholder of a prompt, or a part of its prompt in another column.
     """
-    prompts = _of_files(dataset, files, column) if files is not None else _of_split(dataset, subset, split, column)
+    if files is not None:
+        prompts = _of_files(dataset, files, column, history)
+    else:
+        prompts = _of_split(dataset, subset, split, column, history)
     num_missing = sum(any(turn.startswith(PLACEHOLDER) for turn in prompt.turns) for prompt in prompts)
     if num_missing:
         raise SettingsError(
@@ -66,7 +71,7 @@ def read_hub_prompts(
     return prompts
 
 
-def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
+def _of_files(dataset: str, files: str, column: str, history: History) -> list[Prompt]:
     folder = Path(dataset) if Path(dataset).is_dir() else _snapshot(dataset, files)
     paths = sorted(path for path in folder.glob(files) if path.is_file())
     if not paths:
@@ -80,11 +85,11 @@ def _of_files(dataset: str, files: str, column: str) -> list[Prompt]:
                 raise SettingsError(f"{place}: expected an object with {column} (workload.column), found {found}")
             for name in refused_beside(column, row):
                 _check_absent(name, row[name], place)
-            prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place))
+            prompts.append(_prompt(f"{path.stem}/{line - 1}", path.stem, row[column], place, history))
     return prompts
 
 
-def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list[Prompt]:
+def _of_split(dataset: str, subset: str | None, split: str, column: str, history: History) -> list[Prompt]:
     table = _load(dataset, subset, split)
     if column not in table.column_names:
         raise SettingsError(
@@ -100,7 +105,7 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str) -> list
         row = f"{split}/{index}"
         category = table[index]["category"] if named else None
         category = category if isinstance(category, str) and category else dataset.rstrip("/").rsplit("/", 1)[-1]
-        prompts.append(_prompt(row, category, cell, f"{dataset}, column {column}, row {row}"))
+        prompts.append(_prompt(row, category, cell, f"{dataset}, column {column}, row {row}", history))
     if not prompts:
         raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
@@ -111,8 +116,10 @@ def _check_absent(name: str, value: Any, place: str) -> None:
         raise SettingsError(f"{place}: expected nothing in column {name}: {REFUSED[name]}")
 
 
-def _prompt(prompt_id: str, category: str, cell: Any, place: str) -> Prompt:
+def _prompt(prompt_id: str, category: str, cell: Any, place: str, history: History) -> Prompt:
     try:
+        if is_conversation(cell):
+            return prompt_of(prompt_id, category, cell, history)
         return Prompt(prompt_id, category, _turns(cell))
     except ValueError as error:
         raise SettingsError(f"{place}: {error}") from error
@@ -214,33 +221,6 @@ def _turns(cell: Any) -> tuple[str, ...]:
         return (cell,)
     if isinstance(cell, list) and cell and all(isinstance(item, str) for item in cell):
         return tuple(cell)
-    if isinstance(cell, list) and cell and all(isinstance(item, dict) and "role" in item for item in cell):
-        return _user_turns(cell)
-    if isinstance(cell, list) and cell and all(isinstance(item, dict) and "from" in item for item in cell):
-        raise ValueError(f"expected messages with role and content, found from and value: {REFUSED['conversations']}")
     raise ValueError(
         f"expected text, a list of texts, or a list of messages with role and content, found {str(cell)[:80]!r}"
     )
-
-
-def _user_turns(messages: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What the user says. What the assistant says is the model's own to answer, but for calls of tools."""
-    turns = []
-    for message in messages:
-        role, content = message["role"], message.get("content")
-        if role == "system":
-            raise ValueError(f"expected messages of user and assistant, found one of the system: {REFUSED['system']}")
-        if role not in ("user", "assistant"):
-            raise ValueError(f"expected messages of user and assistant, found {role}: {REFUSED['tools']}")
-        check_not_refused(message)
-        if role == "user":
-            check_known(message, ("role", "content"))
-            if not isinstance(content, str):
-                raise ValueError(
-                    f"expected a content of text, found {str(content)[:80]!r}; write parts of text as one, and leave "
-                    "prompts with images out until they are read"
-                )
-            turns.append(content)
-    if not turns:
-        raise ValueError("expected at least one message of the user, found none")
-    return tuple(turns)

@@ -36,10 +36,11 @@ LEFT_ALONE = {
 """Keys without effect on a request, each with the reason."""
 
 _UNTIL_THEN = "is not read yet; until then"
-_TOOLS = f"a prompt with tools {_UNTIL_THEN} leave such prompts out"
+_TOOLS = "tools are read of lines with messages and tools (workload.path=FILE)"
 _MEDIA = f"a prompt with images, sound or video {_UNTIL_THEN} leave such prompts out"
-_SYSTEM = f"a system message {_UNTIL_THEN} put its text in front of the first turn, which is another prompt"
-_ALPACA = f'Alpaca\'s layout {_UNTIL_THEN} join instruction and input into one text, {{"prompt": "..."}}'
+_SYSTEM = 'a system message is the text "system" of a line (workload.path=FILE), or the first of its messages'
+_ALPACA = "instruction and input are read together of lines (workload.path=FILE workload.layout=alpaca)"
+_MESSAGES = "a line has its prompt in one place"
 _DOCUMENTS = f"a prompt in parts {_UNTIL_THEN} join them into one text"
 _IN_SAMPLING = 'a line gives its sampling in one object, "sampling": {"temperature": 0.7}'
 _LENGTH = "the limit is the same for all prompts: decoding.max_new_tokens"
@@ -49,12 +50,7 @@ _LOGITS = "logits are changed by the settings of decoding alone; take it out"
 _THINKING = "the switch is the same for all prompts: workload.thinking"
 
 REFUSED = {
-    "messages": f"a list of messages {_UNTIL_THEN} write what the user says as a list of texts, "
-    '{"turns": ["...", "..."]}, or read a folder of such files with workload.dataset=FOLDER workload.column=messages',
-    **dict.fromkeys(
-        ("conversations", "conversation"),
-        f'ShareGPT\'s layout {_UNTIL_THEN} write what the user says as a list of texts, {{"turns": ["...", "..."]}}',
-    ),
+    **dict.fromkeys(("messages", "conversations", "conversation"), _MESSAGES),
     **dict.fromkeys(("instruction", "input"), _ALPACA),
     **dict.fromkeys(("system", "system_prompt", "system_message"), _SYSTEM),
     **dict.fromkeys(("context", "contexts", "documents", "passages", "history"), _DOCUMENTS),

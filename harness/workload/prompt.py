@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.config.sampling import GivenSampling
 
@@ -21,6 +21,21 @@ class Prompt:
     """JSON schema of the answers, as text; None where there is none."""
     sampling: GivenSampling | None = None
     """Sampling parameters of its requests; None takes the cell's."""
+    opening: str | None = None
+    """Messages in front of the first turn, as JSON: a system message, a greeting; None where there are none."""
+    histories: tuple[str, ...] = ()
+    """Of each turn the messages up to it, as JSON, where the answers between turns are given; else empty."""
+    tools: str | None = None
+    """What the chat template is told of tools, as JSON; None where there are none."""
+
+    @property
+    def num_generated_between(self) -> int:
+        """Answers of the model that its last turn reads."""
+        return 0 if self.histories else len(self.turns) - 1
+
+    def cut(self, num_turns: int | None) -> Prompt:
+        """Its first turns; None is all."""
+        return replace(self, turns=self.turns[:num_turns], histories=self.histories[:num_turns])
 
     def __post_init__(self) -> None:
         if not self.turns or not all(turn.strip() for turn in self.turns):

@@ -85,15 +85,16 @@ USER = {"role": "user", "content": "Why?"}
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([{"role": "tool", "content": "42"}, USER], "found tool: a prompt with tools is not read yet"),
-        ([SYSTEM, USER], "found one of the system: a system message is not read yet; until then put its text in front"),
-        ([USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}], "no tool_calls in a record"),
+        ([{"role": "tool", "content": "42"}, USER], "expected a tool's message behind the call of it"),
+        ([USER, SYSTEM], "expected a system message in front of all others"),
+        ([USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}], "workload.history=given or last"),
+        ([USER, {"role": "critic", "content": "No."}], "expected a role among system, user, assistant, tool"),
         ([USER | {"name": "Ann"}], "found name; take it out"),
-        ([USER | {"content": [{"type": "image_url"}]}], "expected a content of text, found .* prompts with images out"),
-        ([{"from": "human", "value": "Why?"}], "found from and value: ShareGPT's layout is not read yet"),
+        ([USER | {"content": [{"type": "image_url"}]}], "found a part of type image_url: .* leave such prompts out"),
+        ([{"from": "observation", "value": "42"}], "expected from as one of human, user, gpt"),
         ([{"role": "assistant", "content": "Hello."}], "expected at least one message of the user"),
     ],
-    ids=["tool", "system", "call of a tool", "unknown key", "image", "ShareGPT", "no user"],
+    ids=["tool", "system", "call of a tool", "role", "unknown key", "image", "ShareGPT", "no user"],
 )
 def test_messages_that_would_lose_something_are_refused(messages, message, dataset):
     """Would catch a prompt that is measured without a part of it, or with its system message in the user's mouth."""
@@ -106,9 +107,9 @@ def test_messages_that_would_lose_something_are_refused(messages, message, datas
 @pytest.mark.parametrize(
     ("column", "beside", "found"),
     [
-        ("instruction", {"input": ["", "A list."]}, "column input: Alpaca's layout is not read yet"),
-        ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: a prompt with tools is not read yet"),
-        ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is not read yet"),
+        ("instruction", {"input": ["", "A list."]}, "column input: instruction and input are read together of lines"),
+        ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: tools are read of lines with messages"),
+        ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is the text"),
         ("prompt", {"stop": [None, ["x"]]}, "column stop: requests end at an end of sequence or at their limit alone"),
         ("prompt", {"n": [None, 4]}, "column n: a prompt has one answer a play"),
         ("prompt", {"temperature": [None, 1.9]}, "column temperature: a line gives its sampling in one object"),

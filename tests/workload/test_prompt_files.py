@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.config.sampling import GivenSampling, SamplingSettings
-from harness.config.workload import Layout, WorkloadConfig
+from harness.config.workload import History, Layout, WorkloadConfig
+from harness.workload.chat import chat_messages, tools_of
 from harness.workload.conversations import conversations, fingerprint, load_prompts
 from harness.workload.formats import FIELDS, detect_layout, read_prompts
 from harness.workload.line_keys import LEFT_ALONE, REFUSED
@@ -159,6 +160,9 @@ RECORDS = {
     Layout.gsm8k: {"question": "d"},
     Layout.humaneval: {"task_id": "c", "prompt": "c"},
     Layout.json_schemas: {"id": "e", "split": "f", "schema": {}},
+    Layout.messages: {"messages": [{"role": "user", "content": "g"}]},
+    Layout.share_gpt: {"conversations": [{"from": "human", "value": "h"}]},
+    Layout.alpaca: {"instruction": "i"},
     Layout.plain: {"prompt": "a"},
 }
 EVERY_LAYOUT = pytest.mark.parametrize("layout", RECORDS, ids=lambda layout: layout.value)
@@ -190,18 +194,86 @@ def test_what_no_request_follows_from_is_left_alone_and_null_is_absence(layout, 
     assert read_prompts(write_lines(path, others | full)) == expected
 
 
+def system(text):
+    return json.dumps([{"role": "system", "content": text}])
+
+
+ASKED, ANSWERED = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+TALK = [{"role": "system", "content": "Be brief."}, ASKED, ANSWERED, {"role": "user", "content": "And?"}]
+
+
 @pytest.mark.parametrize(
-    ("record", "found"),
+    ("row", "layout", "expected"),
     [
-        ({"messages": [{"role": "user", "content": "Why?"}]}, 'messages: .* {"turns": '),
-        ({"conversations": [{"from": "human", "value": "Why?"}]}, "conversations: ShareGPT's layout is not read yet"),
-        ({"instruction": "Why?", "input": "", "output": "."}, "instruction: Alpaca's layout is not read yet"),
+        ({"messages": TALK}, Layout.messages, Prompt("1", "messages", ("Why?", "And?"), opening=system("Be brief."))),
+        (
+            {"messages": [ASKED | {"content": [{"type": "text", "text": "Wh"}, {"type": "text", "text": "y?"}]}]},
+            Layout.messages,
+            Prompt("1", "messages", ("Why?",)),
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}], "id": "x"},
+            Layout.share_gpt,
+            Prompt("1", "share_gpt", ("Why?",)),
+        ),
+        (
+            {"conversation": [{"from": "gpt", "value": "Hello."}, {"from": "human", "value": "Why?"}]},
+            Layout.share_gpt,
+            Prompt("1", "share_gpt", ("Why?",), opening=json.dumps([{"role": "assistant", "content": "Hello."}])),
+        ),
+        (
+            {"instruction": "Sort.", "input": "b, a", "output": "a, b", "system": "Be brief."},
+            Layout.alpaca,
+            Prompt("1", "alpaca", ("Sort.\n\nb, a",), opening=system("Be brief.")),
+        ),
+        ({"instruction": "Sing.", "input": ""}, Layout.alpaca, Prompt("1", "alpaca", ("Sing.",))),
+        ({"prompt": "Why?", "system": "Hm."}, Layout.plain, Prompt("1", "plain", ("Why?",), opening=system("Hm."))),
     ],
-    ids=["messages", "ShareGPT", "Alpaca"],
+    ids=["messages", "parts", "ShareGPT", "greeting", "Alpaca", "Alpaca without input", "system"],
 )
-def test_a_layout_that_is_not_read_yet_is_named(record, found, tmp_path: Path):
-    with pytest.raises(ValueError, match=rf"own\.jsonl:1: expected a record of a known layout, found {found}"):
-        read_prompts(write_lines(tmp_path / "own.jsonl", record))
+def test_conversations_are_read_with_their_roles(row, layout, expected, tmp_path):
+    """Would catch a system message, a greeting or an input that is lost or comes out of the user's mouth."""
+    assert detect_layout([row]) is layout
+    assert read_prompts(write_lines(tmp_path / "prompts.jsonl", row)) == [expected]
+
+
+def test_given_answers_are_context_and_each_turn_is_a_request(tmp_path):
+    """Would catch a history that holds the answer to be measured, and calls of tools that are lost."""
+    call = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
+    found = {"role": "tool", "content": "42", "name": "f"}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    row = {"messages": [ASKED, call, found, ANSWERED], "tools": tools}
+    path = write_lines(tmp_path / "traces.jsonl", row)
+    config = WorkloadConfig(path=str(path), history=History.given)
+    (prompt,) = load_prompts(config, seed=0)
+    assert prompt.turns == ("Why?", "42") and prompt.num_generated_between == 0
+    assert [chat_messages(prompt, ["x"] * turn) for turn in (0, 1)] == [[ASKED], [ASKED, call, found]]
+    assert tools_of(prompt) == tools
+    (last,) = load_prompts(replace(config, history=History.last), seed=0)
+    assert last.turns == ("42",) and chat_messages(last, []) == [ASKED, call, found]
+    (cut,) = load_prompts(replace(config, num_turns=1), seed=0)
+    assert cut.turns == ("Why?",) and len(cut.histories) == 1
+    assert len({fingerprint([each]) for each in (prompt, last, cut, replace(prompt, tools=None))}) == 4
+    with pytest.raises(ValueError, match=r"found a call of a tool: workload\.history=given or last"):
+        load_prompts(WorkloadConfig(path=str(path)), seed=0)
+
+
+def test_a_history_that_no_prompt_has_is_refused(tmp_path):
+    path = write_lines(tmp_path / "plain.jsonl", {"turns": ["Why?", "And?"]})
+    with pytest.raises(ValueError, match=r"workload\.history=given: expected conversations with answers of their own"):
+        load_prompts(WorkloadConfig(path=str(path), history=History.given), seed=0)
+
+
+def test_a_json_array_reads_like_lines(tmp_path):
+    lines = write_lines(tmp_path / "prompts.jsonl", *make_prompts(a=3))
+    array = tmp_path / "prompts.json"
+    array.write_text(json.dumps([json.loads(line) for line in lines.read_text().splitlines()], indent=1))
+    assert read_prompts(array) == read_prompts(lines)
+    array.write_text('[{"prompt": "a"},')
+    with pytest.raises(
+        ValueError, match=r"prompts\.json: expected JSON Lines or one JSON array, found .*mend the file"
+    ):
+        read_prompts(array)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from harness.engine.constraint.cell_constraint import CellConstraint
 from harness.engine.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
 from harness.records.request import RequestRecord
-from harness.workload.chat import EncodedChat, chat_messages, encode_chat
+from harness.workload.chat import EncodedChat, encode_prompt
 from harness.workload.conversations import Conversation, exact_length
 from harness.workload.prompt import Prompt
 
@@ -163,16 +163,16 @@ class CellRequests:
 
     def _encode(self, prompt: Prompt, answers: Sequence[str]) -> EncodedChat:
         """The conversation up to the next turn, cut or repeated to the workload's exact length if it has one."""
-        encoded = encode_chat(self.tokenizer, chat_messages(prompt.turns, answers), self._cell.workload.thinking)
+        encoded = encode_prompt(self.tokenizer, prompt, answers, self._cell.workload.thinking)
         num_tokens = self._cell.workload.prompt_tokens
         return encoded if num_tokens is None else EncodedChat(exact_length(encoded.token_ids, num_tokens), encoded.note)
 
     def _max_tokens(self, conversation: Conversation) -> int:
         """Tokens that a conversation can come to, every answer at its longest."""
-        num_new, turns = self._cell.decoding.max_new_tokens, conversation.prompt.turns
-        asked = self._encode(conversation.prompt, [""] * (len(turns) - 1)).token_ids
+        num_new, prompt = self._cell.decoding.max_new_tokens, conversation.prompt
+        asked = self._encode(prompt, [""] * (len(prompt.turns) - 1)).token_ids
         # an answer that is read back as text may come to more tokens than it was written in
-        return len(asked) + (len(turns) - 1) * (num_new + num_new // 4) + num_new
+        return len(asked) + prompt.num_generated_between * (num_new + num_new // 4) + num_new
 
     def _nothing_fits(self, conversations: Sequence[Conversation], max_tokens: int) -> str:
         """Why no conversation can run: prompts that are too long, told apart from unusable schemas."""

@@ -22,7 +22,7 @@ from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
 from harness.config.cell import CellConfig
 from harness.records.schema import Failure
-from harness.workload.chat import thinking_arguments
+from harness.workload.chat import thinking_arguments, tools_of
 from harness.workload.conversations import Conversation
 
 ConversationKey = tuple[str, int]
@@ -109,7 +109,8 @@ class LoadGenerator:
         """The messages, and the switch for reasoning where it is set, for a server that has the template itself."""
         thinking = self.cell.workload.thinking
         switch = {} if thinking is None else {"chat_template_kwargs": thinking_arguments(thinking)}
-        return {"messages": list(question.messages), **switch}
+        tools = tools_of(question.conversation.prompt)
+        return {"messages": list(question.messages), **({} if tools is None else {"tools": tools}), **switch}
 
     @property
     def _takes_ids(self) -> bool:

@@ -15,7 +15,7 @@ from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
 from harness.engine.constraint.answer_check import AnswerCheck
 from harness.models.gguf import gguf_tokenizer, is_gguf
-from harness.workload.chat import chat_messages, decode_answer, encode_chat
+from harness.workload.chat import chat_messages, decode_answer, encode_chat, encode_prompt, tools_of
 from harness.workload.conversations import Conversation, exact_length
 
 TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt", "*.jinja", "config.json")
@@ -32,7 +32,7 @@ class Question:
     turn: int
     token_ids: tuple[int, ...]
     """The whole conversation up to this turn."""
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, Any], ...]
     sampling: SamplingSettings
     grammar: str | None = None
     """Of the answer; None without a policy at the end of reasoning."""
@@ -87,8 +87,8 @@ class ServedPrompts:
             ValueError: it does not fit, and workload.too_long is `error`.
         """
         prompt, cell = conversation.prompt, self._cell
-        messages = chat_messages(prompt.turns, answers)
-        encoded = encode_chat(self.tokenizer, messages, cell.workload.thinking)
+        messages = chat_messages(prompt, answers)
+        encoded = encode_chat(self.tokenizer, messages, cell.workload.thinking, tools_of(prompt))
         if encoded.note is not None:
             self.notes[encoded.note] = None
         wanted = cell.workload.prompt_tokens
@@ -109,14 +109,14 @@ class ServedPrompts:
 
     def num_needed(self, conversation: Conversation) -> int:
         """Tokens that the last turn of a conversation may take, with answers as long as they may be."""
-        cell, turns = self._cell, conversation.prompt.turns
+        cell, prompt = self._cell, conversation.prompt
         if cell.workload.prompt_tokens is not None:
             return cell.workload.prompt_tokens + cell.decoding.max_new_tokens
-        messages = chat_messages(turns, [""] * (len(turns) - 1))
-        encoded = encode_chat(self.tokenizer, messages, cell.workload.thinking)
+        answers = [""] * (len(prompt.turns) - 1)
+        encoded = encode_prompt(self.tokenizer, prompt, answers, cell.workload.thinking)
         # an answer is read again as text, which may have other tokens
-        again = (len(turns) - 1) * READ_AGAIN
-        return len(encoded.token_ids) + len(turns) * cell.decoding.max_new_tokens + again
+        between = prompt.num_generated_between
+        return len(encoded.token_ids) + (between + 1) * cell.decoding.max_new_tokens + between * READ_AGAIN
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of an answer."""

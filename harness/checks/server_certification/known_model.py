@@ -15,7 +15,7 @@ from harness.config.workload import WorkloadConfig
 from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
-from harness.workload.chat import chat_messages, decode_answer, encode_chat
+from harness.workload.chat import decode_answer, encode_prompt
 from harness.workload.conversations import load_prompts
 
 Tokens = tuple[int, ...]
@@ -75,7 +75,7 @@ class LocalModel:
         if number > len(found):
             raise ValueError(f"--prompts: expected at most {len(found)}, found {number}")
         encoded = [
-            tuple(encode_chat(self._tokenizer, chat_messages(prompt.turns, [])).token_ids)
+            tuple(encode_prompt(self._tokenizer, prompt, []).token_ids)
             for prompt in found
         ]  # fmt: skip
         distance = {ids: abs(self._entropy(ids) - MANY_WAYS_NATS) for ids in encoded}
