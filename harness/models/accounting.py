@@ -25,8 +25,8 @@ from harness.models.checkpoint import (
     without_nulls,
 )
 from harness.models.contradictions import TAKE_OUT, contradictions
+from harness.models.field_forms import CORRECT, FORMS, NEEDED_OF_ROPE, OBJECT, Form
 from harness.models.known_fields import (
-    CORRECT,
     DEFAULTS,
     GENERATION,
     NOT_QUANTIZED,
@@ -96,7 +96,7 @@ def model_account(
     """
     model_type = fields.get("model_type")
     if takes_general_path(model_type, layers):
-        return _general_account(folder, fields, accepted, runs_code)
+        return _general_account(folder, fields, accepted, runs_code, has_tensors=bool(names))
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(
             f"{folder / CONFIG}: expected model_type {' or '.join(MODEL_TYPES)}, found {shown(model_type)}, which this "
@@ -118,7 +118,9 @@ def _code_may_help(fields: Fields, runs_code: bool) -> str:
     return "; its own code may make one that does of it: target.trust_remote_code=true" if may_become_one else ""
 
 
-def _general_account(folder: Path, fields: Fields, accepted: Accepted, runs_code: bool) -> Account:
+def _general_account(
+    folder: Path, fields: Fields, accepted: Accepted, runs_code: bool, *, has_tensors: bool
+) -> Account:
     """The account of a model whose config.json transformers interprets."""
     from harness.models.general.known_types import architecture_of, general_layout, what_it_means
 
@@ -128,8 +130,10 @@ def _general_account(folder: Path, fields: Fields, accepted: Accepted, runs_code
             f"{folder / CONFIG}: expected a model_type that the installed transformers has a causal language model of, "
             f"found {shown(fields.get('model_type'))}, which does not run here{_code_may_help(fields, runs_code)}"
         )
-    account = Account(folder, accepted, fields, general_layout(fields["model_type"]))
+    account = Account(folder, accepted, fields, general_layout(fields["model_type"]), by_transformers=True)
     account.assume(what_it_means(architecture))
+    if has_tensors:
+        account.look_at_files(lambda found: Tensors((), frozenset()))
     account.read_beside(runs_code=runs_code)
     account.check_final()
     return account
@@ -193,8 +197,11 @@ class Account:
     `fields` are those of config.json that are computed or have no effect.
     """
 
-    def __init__(self, folder: Path, accepted: Accepted, fields: Fields, layout: Layout) -> None:
-        """layout: of config.json; empty where another account has its fields."""
+    def __init__(
+        self, folder: Path, accepted: Accepted, fields: Fields, layout: Layout, *, by_transformers: bool = False
+    ) -> None:
+        """layout: of config.json; empty where another account has its fields. by_transformers: whether its class says
+        what their values may be, and what null means."""
         self._folder = folder
         self._accepted = accepted
         self._unread: list[Unread] = []
@@ -202,7 +209,8 @@ class Account:
         self._missing: list[str] = []
         self._assumptions: list[str] = []
         self._harmless: frozenset[str] | None = None
-        stated = without_nulls(fields)
+        self._by_transformers = by_transformers
+        stated = dict(fields) if by_transformers else without_nulls(fields)
         self.fields = self._read(CONFIG, stated, layout) if layout else stated
         self._look_beside()
 
@@ -225,8 +233,8 @@ class Account:
                 kept[name] = value
             elif known is None:
                 self._add(file, full_name, value, "which this version does not know", None)
-            elif known.form is not None and not known.form.holds(value):
-                self._add(file, full_name, value, f"where {known.form.text} is expected", CORRECT)
+            elif (form := self._form(file, name, known)) is not None and not form.holds(value):
+                self._add(file, full_name, value, f"where {form.text} is expected", CORRECT)
             elif known.layout is not None:
                 kept[name] = self._read(file, value, known.layout(value), f"{full_name}.")
             elif known.is_computed is None or known.is_computed(value, fields):
@@ -237,6 +245,14 @@ class Account:
             else:
                 self._add(file, full_name, value, _what_it_changes(known), known.remedy)
         return kept
+
+    def _form(self, file: str, name: str, known: Known) -> Form | None:
+        """What a field must be; None where any value will do."""
+        if known.layout is not None:
+            return OBJECT
+        # in other files, those without effect are not read by anything
+        is_read = not self._by_transformers if file == CONFIG else not known.note
+        return FORMS.get(name) if is_read else None
 
     def _look_beside(self) -> None:
         """Note files that say that the weights are not all, or not plain."""
@@ -281,6 +297,11 @@ class Account:
                 self._missing.append(name)
             else:
                 self.assume(f"{place} does not state {name}, and {shown(default.value)} is taken")
+        for outer in ("rope_parameters", "rope_scaling"):
+            rope = fields.get(outer)
+            if isinstance(rope, Mapping):
+                needed = NEEDED_OF_ROPE.get(str(rope.get("rope_type") or rope.get("type") or "default"), ())
+                self._missing += [f"{outer}.{name}" for name in needed if name not in rope]
 
     def add(self, names: Collection[str], sort: Callable[[Collection[str]], Tensors], prefix: str = "") -> None:
         """Note tensors, and which of them nothing reads; those of other files of the folder too.
@@ -292,7 +313,12 @@ class Account:
         self._names.update(names)
         self._unread += tensors.unread
         self._harmless = tensors.harmless
-        for file, held in files_beside(self._folder).items() if names else ():
+        if names:
+            self.look_at_files(sort, prefix)
+
+    def look_at_files(self, sort: Callable[[Collection[str]], Tensors], prefix: str = "") -> None:
+        """Note files of tensors that are not read; arguments as of `add`."""
+        for file, held in files_beside(self._folder).items():
             own = [name for name in held if name.startswith(prefix)]
             if any(fnmatch(file, pattern) for pattern in OTHER_LAYOUTS) or (held and not own):
                 continue

@@ -123,7 +123,7 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
         # sizes and shapes are for transformers
         _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
         return
-    if model_type not in MODEL_TYPES:
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(
             f"expected model_type {' or '.join(MODEL_TYPES)}, found {model_type!r} in {folder / CONFIG}; "
             "target.layers=auto runs others by the layers of transformers"
@@ -160,10 +160,11 @@ def _check_sizes(folder: Path, fields: Mapping[str, Any]) -> None:
     wrong = wrong_size(fields) or (wrong_size(nested) if isinstance(nested, Mapping) else None)
     if wrong is not None:
         raise CheckpointError(f"{folder / CONFIG}: {wrong}")
-    for rope in (fields.get("rope_parameters"), fields.get("rope_scaling")):
-        rope_type = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
-        if rope_type in LENGTH_DEPENDENT_ROPE:
-            raise CheckpointError(f"{folder / CONFIG}: {of_length(rope_type)}")
+    for layer in (fields, nested if isinstance(nested, Mapping) else {}):
+        for rope in (layer.get("rope_parameters"), layer.get("rope_scaling")):
+            rope_type = (rope.get("rope_type") or rope.get("type")) if isinstance(rope, Mapping) else None
+            if rope_type in LENGTH_DEPENDENT_ROPE:
+                raise CheckpointError(f"{folder / CONFIG}: {of_length(rope_type)}")
 
 
 def _check_shapes(folder: Path, expected: Mapping[str, Sequence[int]], tensors: Mapping[str, StoredTensor]) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from harness.models.model_types import mlp_layer_types
+
 TAKE_OUT = "take out the one that is wrong"
 SAME = (
     ("rope_theta", "rope_scaling.rope_theta", "rope_parameters.rope_theta"),
@@ -43,6 +45,11 @@ def contradictions(fields: Mapping[str, Any]) -> Iterator[Contradiction]:
         theta = scaling.get("rope_theta", fields.get("rope_theta"))
         if _rope(scaling, theta) != _rope(parameters, theta):
             yield Contradiction("rope_scaling", scaling, "rope_parameters", parameters)
+    first, kinds, count = (
+        fields.get(name) for name in ("first_k_dense_replace", "mlp_layer_types", "num_hidden_layers")
+    )
+    if kinds and type(first) is int and type(count) is int and kinds != mlp_layer_types(first, count):
+        yield Contradiction("first_k_dense_replace", first, "mlp_layer_types", kinds)
 
 
 def _at(fields: Mapping[str, Any], place: str) -> Any:

@@ -22,7 +22,7 @@ from harness.models.fused.tree_rows import TreeRows
 from harness.models.head_fits import check_layer_type
 from harness.models.latent_attention import LatentAttention
 from harness.models.llama_config import LlamaConfig
-from harness.models.model_types import HEAD_LAYERS, LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length
+from harness.models.model_types import HEAD_LAYERS, LENGTH_DEPENDENT_ROPE, MODEL_TYPES, mlp_layer_types, of_length
 
 
 class View(Protocol):
@@ -174,11 +174,6 @@ def infer_dense_layers(config: PreTrainedConfig, fields: dict[str, Any]) -> None
     first = fields.get("first_k_dense_replace")
     if first is not None and "mlp_layer_types" not in fields and hasattr(config, "mlp_layer_types"):
         config.mlp_layer_types = mlp_layer_types(first, config.num_hidden_layers)
-
-
-def mlp_layer_types(num_dense: int, num_layers: int) -> list[str]:
-    """The kind of each layer, in transformers' words."""
-    return ["dense" if index < num_dense else "sparse" for index in range(num_layers)]
 
 
 def check_dense_layers(config: PreTrainedConfig, source: object) -> None:

@@ -15,7 +15,7 @@ from harness.models.decoder_layer import head_layer_config, layer_config, layer_
 from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.dflash_anchor import anchor_of
 from harness.models.eagle3_config import check_kind, stated_draft_vocab_size, stated_verifier
-from harness.models.head_fits import check_mask_token
+from harness.models.head_fits import check_block_size, check_mask_token, check_num_target_layers, stated_block
 from harness.models.target import TargetModel
 
 LAYER_TYPE = "qwen3"
@@ -83,48 +83,20 @@ class DFlashConfig:
             ValueError: a field that is needed is missing, or the head computes what this version does not.
         """
         check_kind(data, cls.kind, source)
+        with named(source):
+            check_num_target_layers(data, target)
+            block_size, mask_token_id = stated_block(data)
+        blocks = {"block_size": block_size, "mask_token_id": mask_token_id, **_chosen(data, target, source, choices)}
         if ORIGINAL in data:
-            return cls._of_original(data, target, source, choices)
-        if "transformer_layer_config" not in data:
-            raise ValueError(
-                f"{source}: expected a DFlash head with {ORIGINAL} or transformer_layer_config, found neither"
-            )
+            others = {ORIGINAL, "block_size", "num_target_layers", *ANCHOR_NAMES}
+            layer = _qwen3({key: value for key, value in data.items() if key not in others}, source)
+            return cls(layer, layer.vocab_size, **blocks)
         layer = _qwen3(data["transformer_layer_config"], source)
         width = data.get("target_hidden_size") or layer.hidden_size
         if width != layer.hidden_size:
             raise ValueError(f"{source}: expected target_hidden_size {layer.hidden_size}, its own, found {width!r}")
-        return cls(
-            layer,
-            stated_draft_vocab_size(data, layer, source),
-            block_size=_whole_number(data, "block_size", source),
-            mask_token_id=_whole_number(data, "mask_token_id", source),
-            verifier=stated_verifier(data, source),
-            **_chosen(data, target, source, choices),
-        )
-
-    @classmethod
-    def _of_original(cls, data: dict[str, Any], target: TargetModel, source: object, choices: HeadChoices) -> Self:
-        own = data[ORIGINAL]
-        if not isinstance(own, dict):
-            raise ValueError(f"{source}: expected {ORIGINAL} as an object, found {own!r}")
-        others = {ORIGINAL, "block_size", "num_target_layers", *ANCHOR_NAMES}
-        fields = {key: value for key, value in data.items() if key not in others}
-        layer = _qwen3(fields, source)
-        num_layers = data.get("num_target_layers", target.num_layers)
-        if num_layers != target.num_layers:
-            raise ValueError(
-                f"{source}: expected num_target_layers {target.num_layers}, those of target {target.name}, found "
-                f"{num_layers!r}; the head was made for another target"
-            )
-        if "block_size" in data:
-            own = own | {"block_size": data["block_size"]}
-        return cls(
-            layer,
-            layer.vocab_size,
-            block_size=_whole_number(own, "block_size", source),
-            mask_token_id=_whole_number(own, "mask_token_id", source),
-            **_chosen(data, target, source, choices),
-        )
+        size, verifier = stated_draft_vocab_size(data, layer, source), stated_verifier(data, source)
+        return cls(layer, size, verifier=verifier, **blocks)
 
     def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:
         """The same for a vocabulary of so many rows, padding left out or added."""
@@ -139,8 +111,7 @@ class DFlashConfig:
                 f"{self.layer.hidden_size}; the head was made for another target"
             )
         check_mask_token(self.kind, self.mask_token_id, target)
-        if self.block_size < 2:
-            raise ValueError(f"DFlash head: expected block_size 2 or more, found {self.block_size}")
+        check_block_size(self.block_size)
 
     @property
     def most_drafts(self) -> int:
@@ -188,10 +159,3 @@ def _qwen3(fields: dict[str, Any], source: object) -> PreTrainedConfig:
         return config
     same = {key: value for key, value in layer_fields(config).items() if key not in ("model_type", "mlp_bias")}
     return layer_config(same | {"model_type": LAYER_TYPE}, source, is_stack=True)
-
-
-def _whole_number(data: dict[str, Any], name: str, source: object) -> int:
-    value = data.get(name)
-    if type(value) is not int:
-        raise ValueError(f"{source}: expected {name} as one number, found {value!r}; without it this is no DFlash head")
-    return value

@@ -154,8 +154,6 @@ def eagle3_fields(
     with named(source):
         layers = aux_layers_of(kind, data, target.num_layers, choices.aux_layers or None).layers
         assumed = assumed_of_head(kind, data, target.num_layers, choices)
-    if nested.get("use_aux_hidden_state") is False:
-        raise ValueError(f"{source}: expected a head fed with auxiliary states, found use_aux_hidden_state false")
     return {
         "layer": layer,
         "draft_vocab_size": stated_draft_vocab_size(data, layer, source),

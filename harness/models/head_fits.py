@@ -56,10 +56,9 @@ def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarge
     if kind == "peagle":
         check_mask_token(kind, stated_mask_token(fields), target)
     if kind == "dflash":
-        nested = fields.get("dflash_config")
-        token = (nested if isinstance(nested, Mapping) else fields).get("mask_token_id")
-        if type(token) is int:
-            check_mask_token(kind, token, target)
+        check_num_target_layers(fields, target)
+        _, token = stated_block(fields)
+        check_mask_token(kind, token, target)
     return len(layers)
 
 
@@ -89,6 +88,40 @@ def check_mask_token(kind: str, token: int, target: SizesOfTarget) -> None:
             f"{NAMES[kind]} head: expected mask_token_id from 0 to {target.vocab_size - 1}, a token of target "
             f"{target.name}, found {token}; {_ELSEWHERE}"
         )
+
+
+def check_num_target_layers(fields: Mapping[str, Any], target: SizesOfTarget) -> None:
+    """Raise ValueError where the file of a DFlash head was made for a target of another number of layers."""
+    found = fields.get("num_target_layers", target.num_layers)
+    if found != target.num_layers:
+        raise ValueError(
+            f"expected num_target_layers {target.num_layers}, those of target {target.name}, found {found!r}; "
+            f"{_ELSEWHERE}"
+        )
+
+
+def stated_block(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Places of a block and mask token in the file of a DFlash head; raises ValueError where it does not say."""
+    nested = fields.get("dflash_config")
+    if not isinstance(nested, Mapping) and "transformer_layer_config" not in fields:
+        raise ValueError("expected a DFlash head with dflash_config or transformer_layer_config, found neither")
+    own = {**fields, **nested} if isinstance(nested, Mapping) else fields
+    block_size, token = _number(own, "block_size"), _number(own, "mask_token_id")
+    check_block_size(block_size)
+    return block_size, token
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int:
+        raise ValueError(f"expected {name} as one number, found {value!r}; without it this is no DFlash head")
+    return value
+
+
+def check_block_size(block_size: int) -> None:
+    """Raise ValueError where the blocks of a DFlash head have no place to draft in."""
+    if block_size < 2:
+        raise ValueError(f"DFlash head: expected block_size 2 or more, found {block_size}")
 
 
 def stated_mask_token(fields: Mapping[str, Any]) -> int:

@@ -16,21 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from harness.models.field_forms import ROPE_OF_TYPE
 from harness.models.model_types import MODEL_TYPES
 
 Fields = Mapping[str, Any]
-
-
-class Form(NamedTuple):
-    """What the values of a field are at all: another one is a mistake in the file, and never taken for one of them."""
-
-    text: str
-    holds: Callable[[Any], bool]
-
-
-FLAG = Form("true or false", lambda value: type(value) is bool)
-OBJECT = Form("an object", lambda value: isinstance(value, Mapping))
-CORRECT = "correct the file"
 
 
 @dataclass(frozen=True)
@@ -47,8 +36,6 @@ class Known:
     """What to do about a value that is not computed; None where the user can vouch for it."""
     layout: Callable[[Fields], Layout] | None = None
     """Of an object: the table of its own fields, by its fields."""
-    form: Form | None = None
-    """None where a loader looks at it."""
 
 
 Layout = Mapping[str, Known]
@@ -69,11 +56,6 @@ def used(*names: str) -> dict[str, Known]:
     return dict.fromkeys(names, Known())
 
 
-def flags(*names: str) -> dict[str, Known]:
-    """Fields that are used and true or false: any text would count as true."""
-    return dict.fromkeys(names, Known(form=FLAG))
-
-
 def ignored(reason: str, *names: str) -> dict[str, Known]:
     return dict.fromkeys(names, Known(reason))
 
@@ -91,7 +73,7 @@ def where(is_computed: Callable[[Any, Fields], bool], changes: str, *names: str)
 
 
 def nested(layout: Callable[[Fields], Layout], *names: str) -> dict[str, Known]:
-    return dict.fromkeys(names, Known(layout=layout, form=OBJECT))
+    return dict.fromkeys(names, Known(layout=layout))
 
 
 # fields of every config.json
@@ -195,26 +177,13 @@ def _window_is_off(value: Any, fields: Fields) -> bool:
     return "use_sliding_window" in fields or bool(fields.get("layer_types")) or fields.get("model_type") == "qwen3"
 
 
-_ROPE_OF_TYPE = {
-    "default": (),
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": (
-        *("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-        "original_max_position_embeddings",
-    ),
-}
-"""RoPE types that run -> the parameters that they read."""
-
-
 def _rope(fields: Fields) -> Layout:
     rope_type = str(fields.get("rope_type") or fields.get("type") or "default")
     # of a type that does not run the loader tells why
-    read = _ROPE_OF_TYPE.get(rope_type, [name for name in fields if name not in ("rope_type", "type", "rope_theta")])
-    others = {name for names in _ROPE_OF_TYPE.values() for name in names} - {*read}
+    read = ROPE_OF_TYPE.get(rope_type, [name for name in fields if name not in ("rope_type", "type", "rope_theta")])
+    others = {name for names in ROPE_OF_TYPE.values() for name in names} - {*read}
     return {
         **used("rope_type", "type", "rope_theta", *read),
-        **flags(*({"truncate"} & {*read})),
         **only((1, 1.0), f"positions, which RoPE of type {rope_type} does not read", *others),
         **only((1, 1.0), "how much of a head is rotated", "partial_rotary_factor"),
         # vLLM multiplies by it, transformers knows it by another name alone
@@ -243,7 +212,7 @@ LAYER = {
         *("num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "max_position_embeddings"),
         *("rope_theta",),
     ),
-    **flags("attention_bias"),
+    **used("attention_bias"),
     **nested(_rope, "rope_scaling", "rope_parameters"),
     **where(_all_attend_to_all, "what the layers attend to", "layer_types"),
     **where(_has_no_window, "what the layers attend to", "use_sliding_window"),
@@ -260,7 +229,7 @@ LAYER = {
 
 _DENSE = {
     "llama": {
-        **flags("mlp_bias"),
+        **used("mlp_bias"),
         **only((False,), "the order of rotated numbers", "rope_interleaved"),
         **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
     },
@@ -290,7 +259,7 @@ _GLM = {
         *("first_k_dense_replace", "mlp_layer_types", "n_group", "topk_group"),
         *("routed_scaling_factor", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     ),
-    **flags("norm_topk_prob", "rope_interleave"),
+    **used("norm_topk_prob", "rope_interleave"),
     **where(_is_sum_of_parts, "the width of queries and keys", "qk_head_dim"),
 }
 
@@ -322,7 +291,7 @@ def model_layout(model_type: str, *, runs_code: bool) -> Layout:
     return {
         **LAYERS[model_type],
         **used("eos_token_id", "num_nextn_predict_layers"),
-        **flags("tie_word_embeddings"),
+        **used("tie_word_embeddings"),
         **where(_is_language_model, "what the model is", "architectures"),
         "auto_map": code,
     }
@@ -370,7 +339,7 @@ _TOKENIZER: Layout = {
         *("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder", "sp_model_kwargs", "backend"),
         *("model_specific_special_tokens",),
     ),
-    **flags(
+    **used(
         *("add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces", "legacy"),
         *("split_special_tokens", "spaces_between_special_tokens", "use_default_system_prompt", "from_slow"),
         *("use_fast", "do_lower_case", "remove_space", "keep_accents", "add_dummy_prefix_space", "fix_mistral_regex"),

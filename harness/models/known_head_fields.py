@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.models.checkpoint_kind import HEADS
 from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.known_fields import (
     LAYERS,
@@ -13,7 +14,6 @@ from harness.models.known_fields import (
     Fields,
     Known,
     Layout,
-    flags,
     ignored,
     nested,
     only,
@@ -82,11 +82,17 @@ _PROPOSAL = {
         "verifier",
     ),
 }
+_SPECULATORS_KIND = {
+    "speculators_model_type": Known(
+        "which names another kind of head", lambda value, _: isinstance(value, str) and value in HEADS, remedy=NOT_RUN
+    )
+}
 _SPECULATORS = {
     **OF_ANY_FILE,
     **SCALES_AND_CAPS,
     **_OF_ANY_HEAD,
-    **used("speculators_model_type", "draft_vocab_size", "target_hidden_size"),
+    **_SPECULATORS_KIND,
+    **used("draft_vocab_size", "target_hidden_size"),
     **nested(_layers_of_head, "transformer_layer_config"),
     **nested(lambda fields: _PROPOSAL, "speculators_config"),
     **ignored("says who wrote the file and for which tools", "model_type", "speculators_version"),
@@ -95,12 +101,13 @@ _SPECULATORS = {
 
 _EAGLE3 = {
     **used("draft_vocab_size", "target_hidden_size", "eagle_aux_hidden_state_layer_ids", "target_layer_ids"),
-    **flags("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
+    **used("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"),
     **only((False,), "a bias of fc", "bias"),
 }
 _NESTED_EAGLE3 = {
     **used("eagle_aux_hidden_state_layer_ids"),
-    **flags("norm_before_fc", "use_aux_hidden_state"),
+    **used("norm_before_fc"),
+    "use_aux_hidden_state": Known("of a head that reads one state", lambda value, _: value is True, remedy=NOT_RUN),
     **only((True,), "norms of the head", "use_input_layernorm_in_first_layer", "use_last_layernorm"),
     **only((False,), "norms of the head", "use_mtp_layernorm"),
     **only((True,), "the layers of the head", "next_layer_regular"),
@@ -108,7 +115,7 @@ _NESTED_EAGLE3 = {
     **ignored("only where parallel_draft_step asks for several tokens", "parallel_draft_heads_num_layers"),
 }
 """Of eagle_config, which Model-Optimizer and SpecForge write."""
-_PEAGLE = {**used("mask_token_id", "pard_token", "ptd_token_id"), **flags("parallel_drafting")}
+_PEAGLE = {**used("mask_token_id", "pard_token", "ptd_token_id"), **used("parallel_drafting")}
 
 
 def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
@@ -116,14 +123,14 @@ def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
     if "transformer_layer_config" in fields:
         return {**_SPECULATORS, **own}
     inner = nested(lambda fields: _NESTED_EAGLE3, "eagle_config")
-    return {**_layers_of_head(fields), **own, **inner, **used("speculators_model_type")}
+    return {**_layers_of_head(fields), **own, **inner, **_SPECULATORS_KIND}
 
 
 _NESTED_DFLASH = {
     **_FIELDS_OF_OTHER_KINDS,
     **_stated_kind("projector_type"),
     **used("mask_token_id", "target_layer_ids", "block_size"),
-    **flags(*ANCHOR_NAMES),
+    **used(*ANCHOR_NAMES),
     **SCALES_AND_CAPS,
     **only((False,), "which places of a block see which", "is_causal"),
     **only((False,), "which token a place of a block drafts", "shift_label"),
@@ -132,7 +139,7 @@ _NESTED_DFLASH = {
 """Of dflash_config; the package dflash reads most of them beside it too."""
 _DFLASH = {
     **used("block_size"),
-    **flags(*ANCHOR_NAMES),
+    **used(*ANCHOR_NAMES),
     **{name: _NESTED_DFLASH[name] for name in ("is_causal", "shift_label", "attention_mode")},
 }
 
@@ -143,11 +150,11 @@ def _dflash_layout(fields: Fields) -> Layout:
         windows = ignored("only in layers with windows, which are not run", "sliding_window_non_causal")
         return {**_SPECULATORS, **_DFLASH, **own, **windows}
     inner = nested(lambda fields: _NESTED_DFLASH, "dflash_config")
-    return {**_layers_of_head(fields), **_DFLASH, **inner, **used("num_target_layers", "speculators_model_type")}
+    return {**_layers_of_head(fields), **_DFLASH, **inner, **_SPECULATORS_KIND, **used("num_target_layers")}
 
 
 HEAD_LAYOUTS: Mapping[str, Callable[[Fields], Layout]] = {
-    "eagle": lambda fields: {**_layers_of_head(fields), **flags("bias")},
+    "eagle": lambda fields: {**_layers_of_head(fields), **used("bias")},
     "eagle3": lambda fields: _eagle3_layout(fields, {}),
     "peagle": lambda fields: _eagle3_layout(fields, _PEAGLE),
     "dflash": _dflash_layout,

@@ -12,7 +12,7 @@ HEAD_LAYERS = DENSE_TYPES
 
 def takes_general_path(model_type: object, layers: Layers) -> bool:
     """Whether transformers' own modeling code runs a model (harness.models.general)."""
-    return layers is Layers.transformers or (layers is Layers.auto and model_type not in MODEL_TYPES)
+    return layers is Layers.transformers or (layers is Layers.auto and str(model_type) not in MODEL_TYPES)
 
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -25,3 +25,8 @@ def of_length(rope_type: str) -> str:
         f"expected RoPE that depends on the position alone, found rope_type {rope_type!r}, whose angles change with "
         "the longest sequence of a batch"
     )
+
+
+def mlp_layer_types(num_dense: int, num_layers: int) -> list[str]:
+    """The kind of each layer of a model whose first ones have no experts, in transformers' words."""
+    return ["dense" if index < num_dense else "sparse" for index in range(num_layers)]

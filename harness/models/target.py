@@ -23,7 +23,7 @@ from harness.models.checkpoint import (
     StoredRows,
     checkpoint_folder,
     configured_by,
-    read_fields,
+    read_json,
 )
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import (
@@ -286,7 +286,7 @@ def read_config(
     it.
     """
     source = folder / CONFIG
-    fields = read_fields(source)
+    fields = read_json(source)
     if trust_remote_code and "auto_map" in fields:
         with configured_by(source):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
@@ -300,7 +300,7 @@ def read_config(
         account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names, layers=layers)
         with configured_by(source):
             config = config_class(fields["model_type"]).from_dict(dict(account.fields))
-    infer_dense_layers(config, fields)
+    infer_dense_layers(config, account.fields)
     return ReadConfig(config, account.fields, account.settled())
 
 

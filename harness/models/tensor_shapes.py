@@ -32,7 +32,7 @@ class _Sizes(NamedTuple):
 def wrong_size(fields: Fields) -> str | None:
     """A size that is no whole number of 1 or more, or a constant that is no positive number, in words; None where all
     are, or are left out."""
-    for name in (*_NEEDED, "num_key_value_heads", "head_dim", "max_position_embeddings"):
+    for name in (*_NEEDED, "num_key_value_heads", "head_dim", "max_position_embeddings", "draft_vocab_size"):
         value = fields.get(name)
         if value is not None and (type(value) is not int or value < 1):
             return f"expected {name} as a whole number of 1 or more, found {value!r}"
@@ -40,6 +40,10 @@ def wrong_size(fields: Fields) -> str | None:
         value = fields.get(name)
         if value is not None and (type(value) not in (int, float) or value <= 0):
             return f"expected {name} as a number above 0, found {value!r}"
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds, count = fields.get(name), fields.get("num_hidden_layers")
+        if isinstance(kinds, list) and kinds and count is not None and len(kinds) != count:
+            return f"expected {name} of {count} layers (num_hidden_layers), found {len(kinds)}"
     heads, groups = fields.get("num_attention_heads"), fields.get("num_key_value_heads")
     if heads is not None and groups is not None and heads % groups:
         return f"expected num_attention_heads as a multiple of num_key_value_heads {groups}, found {heads}"

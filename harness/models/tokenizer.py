@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.models.checkpoint import CheckpointError, read_json, reason_of
+from harness.models.checkpoint import CheckpointError, read_fields, read_json, reason_of
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.strict_json import shown
 
@@ -39,9 +39,10 @@ def _known_config(folder: Path) -> dict[str, PreTrainedConfig]:
     source, settings = folder / "config.json", folder / "tokenizer_config.json"
     if not (source.is_file() and settings.is_file()):
         return {}
-    own, fields = own_config_class(read_json(source)), read_json(settings)
+    stated, fields = read_fields(source), read_json(settings)
+    own = own_config_class(stated)
     names_class = fields.get("tokenizer_class") is not None and "auto_map" not in fields
-    return {} if own is None or not names_class else {"config": own.from_pretrained(folder)}
+    return {} if own is None or not names_class else {"config": own.from_dict(stated)}
 
 
 def load_own_tokenizer(folder: Path) -> Any:

@@ -11,11 +11,11 @@ from harness.models.checkpoint import CheckpointError
 from harness.models.contradictions import SAME
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
-from harness.models.target import load_target
+from harness.models.target import load_target, read_config
 from tests.support.eagle3_heads import make_head
 from tests.support.filed_models import NOWHERE, account
 from tests.support.public_configs import HEADS, TARGETS
-from tests.support.tiny_models import random_causal_lm, random_target, save_target_folder
+from tests.support.tiny_models import edit_config, random_causal_lm, random_target, save_target_folder
 
 LLAMA, GLM = TARGETS["TinyLlama"][0], TARGETS["GLM-4.7-Flash"][0]
 EAGLE3, DFLASH = HEADS["EAGLE-3 of SpecForge"][1], HEADS["DFlash of z-lab"][1]
@@ -48,6 +48,10 @@ CONTRADICTIONS = {
     "two counts of experts": (
         ("target", GLM | {"num_local_experts": 8}),
         "n_routed_experts = 64 in config.json, beside num_local_experts = 8",
+    ),
+    "dense layers": (
+        ("target", GLM | {"mlp_layer_types": ["dense"] * 47}),
+        "first_k_dense_replace = 1 in config.json, beside mlp_layer_types = ",
     ),
     "a norm before fc": (
         ("eagle3", EAGLE3 | {"norm_before_fc": False, "eagle_config": {"norm_before_fc": True}}),
@@ -85,6 +89,14 @@ def test_places_that_say_the_same_thing_are_one():
     assert account("target", GLM | {"num_local_experts": 64}).assumptions == ()
 
 
+def test_null_is_absent_for_the_tokenizer_too(tmp_path):
+    """Would catch a configuration that is read a second time, with its nulls, for the tokenizer."""
+    folder = tmp_path / "target"
+    save_target_folder(folder, random_causal_lm())
+    edit_config(folder, attention_bias=None, rms_norm_eps=None, use_cache=None)
+    assert load_target(folder).config.attention_bias is False
+
+
 def test_null_is_absent_wherever_a_field_may_stand(tmp_path):
     """Would catch a null that hides the place that says it, and one that is taken for another kind of head."""
     head = make_head(random_target(), norm_before_fc=True)
@@ -108,3 +120,10 @@ def test_a_null_that_is_a_value_stays_one():
     assert plain.fields["q_lora_rank"] is None and plain.settled().assumptions == ()
     absent = {name: value for name, value in GLM.items() if name != "q_lora_rank"}
     assert "does not state q_lora_rank, and 768 is taken" in account("target", absent).assumptions[0]
+
+
+def test_null_means_what_transformers_takes_it_for_where_its_code_runs(tmp_path):
+    """Would catch the cap that its class has by default, in a model whose file says that there is none."""
+    fields = {"model_type": "gemma2", "final_logit_softcapping": None, "hidden_size": 64, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert read_config(tmp_path, False, OF_TARGET).config.final_logit_softcapping is None

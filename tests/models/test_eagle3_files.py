@@ -81,7 +81,7 @@ def test_auxiliary_layers_of_a_nested_config_are_read(folder, target):
 
 def test_a_head_without_auxiliary_states_is_refused(folder, target):
     original_layout(folder, eagle_config={"use_aux_hidden_state": False})
-    with pytest.raises(ValueError, match="expected a head fed with auxiliary states"):
+    with pytest.raises(ValueError, match=r"use_aux_hidden_state = False in .*, of a head that reads one state"):
         load_eagle3(folder, target)
 
 

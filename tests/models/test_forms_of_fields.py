@@ -7,13 +7,20 @@ import shutil
 
 import pytest
 
+from harness.config.models import DrafterConfig, DrafterKind, TargetConfig
+from harness.config.schema import SettingsError
+from harness.models.assumptions import assumed_of_drafter, assumed_of_target
+from harness.models.check_files import check_drafter_files, check_target_files
 from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import config_class
 from harness.models.eagle3_config import Eagle3Config
-from harness.models.known_fields import FLAG, model_layout, tokenizer_layout
+from harness.models.field_forms import ACTIVATIONS, FLAG, FORMS
+from harness.models.known_fields import model_layout, tokenizer_layout
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.model_types import MODEL_TYPES
-from tests.support.filed_models import ROLES, account, file_models, folder_of, load, put
+from harness.models.target import load_target
+from tests.support.filed_models import LOADERS, ROLES, account, file_models, folder_of, load, put
+from tests.support.tiny_models import random_target
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +38,7 @@ def copied(models, tmp_path):
 
 
 def flags_of(layout):
-    return [name for name, known in layout.items() if known.form is FLAG]
+    return [name for name in layout if FORMS.get(name) is FLAG]
 
 
 def fields_of(models, role):
@@ -95,3 +102,39 @@ def test_an_object_is_an_object(models):
                 CheckpointError, match=rf"{name} = \['x'\] in config\.json, where an object is expected"
             ):
                 account(role, data | {name: ["x"]})
+
+
+def test_activations_are_those_that_transformers_knows():
+    """Would catch one that only a worker finds."""
+    from transformers.activations import ACT2CLS
+
+    assert {*ACTIVATIONS} == {*ACT2CLS}
+
+
+WRONG = ("x", -1, [1])
+
+
+@pytest.mark.parametrize("role", ["target", "eagle", "eagle3", "dflash", "dflash original"])
+def test_what_a_loader_refuses_is_refused_before_a_worker_starts(copied, role):
+    """Every field that a file states, with values that it cannot have; a worker would take seconds to find each."""
+    folder, target_folder = copied(folder_of(role)), copied("target") if role != "target" else None
+    target, path = random_target(), folder / "config.json"
+    data = json.loads(path.read_text())
+    late = []
+    for name, wrong in ((name, wrong) for name, value in data.items() for wrong in WRONG if wrong != value):
+        path.write_text(json.dumps(data | {name: wrong}))
+        try:
+            if target_folder is None:
+                check_target_files(TargetConfig(path=str(folder)))
+                assumed_of_target(TargetConfig(path=str(folder)))
+            else:
+                drafter = DrafterConfig(DrafterKind(role.split()[0]), path=str(folder))
+                check_drafter_files(drafter, TargetConfig(path=str(target_folder)))
+                assumed_of_drafter(drafter, TargetConfig(path=str(target_folder)))
+        except (SettingsError, CheckpointError):
+            continue
+        try:
+            load_target(folder) if target_folder is None else LOADERS[role.split()[0]](folder, target)
+        except ValueError:
+            late.append((name, wrong))
+    assert not late

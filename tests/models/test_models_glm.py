@@ -197,7 +197,7 @@ def test_a_latent_of_another_width_is_named(folder):
 
 def test_contradicting_fields_about_dense_layers_are_refused(folder):
     edit_config(folder, mlp_layer_types=["dense", "dense", "sparse"])
-    with pytest.raises(ValueError, match="expected mlp_layer_types of 3 layers, the first 1 dense as first_k"):
+    with pytest.raises(ValueError, match=r"first_k_dense_replace = 1 in config\.json, beside mlp_layer_types = "):
         load_target(folder)
 
 

@@ -181,7 +181,7 @@ def test_a_tensor_that_a_running_layer_does_not_account_for_is_refused(folder):
         {"hidden_size": 0},
         {"vocab_size": "x"},
         {"hidden_act": "x"},
-        {"rms_norm_eps": None},
+        {"rms_norm_eps": "x"},
         {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
     ],
     ids=lambda changes: ",".join(f"{name}={value}" for name, value in changes.items()),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from harness.models.accounting import OF_TARGET, model_account
 from harness.models.checkpoint import INDEX, CheckpointError
 from tests.support.filed_models import file_models, load
 
@@ -80,3 +81,13 @@ def test_a_tensor_that_the_index_does_not_name_counts_as_its_file_has_it(copied)
     save_file(tensors | {"extra": torch.ones(1)}, folder / "model-1.safetensors")
     with pytest.raises(CheckpointError, match="found a tensor that nothing reads: extra; choose"):
         load("eagle3", folder)
+
+
+def test_a_file_that_is_not_read_is_refused_where_the_code_of_transformers_runs_too(tmp_path):
+    for name in ("model", "extra"):
+        save_file({name: torch.ones(1)}, tmp_path / f"{name}.safetensors")
+    account = model_account(tmp_path, {"model_type": "gpt2"}, OF_TARGET, names=["model"])
+    with pytest.raises(
+        CheckpointError, match=r"found extra\.safetensors, which lies beside model\.safetensors, with extra"
+    ):
+        account.settled()

@@ -32,10 +32,17 @@ TARGETS = {
     "a field of the future": (lambda at: model(at, attention_temperature=0.7), "attention_temperature = 0.7"),
     "eos_token_id": (
         lambda at: written(model(at) / "generation_config.json", '{"eos_token_id": "4"}'),
-        "eos_token_id: expected ids of tokens, found '4'",
+        "eos_token_id = '4' in generation_config.json",
     ),
     "tie_word_embeddings": (lambda at: model(at, tie_word_embeddings="false"), "tie_word_embeddings = 'false'"),
     "rope_theta": (lambda at: model(at, rope_theta=5e5, rope_parameters={"rope_theta": 1e4}), "rope_theta = 500000.0"),
+    "rope_type": (lambda at: model(at, rope_parameters=ROPE | {"rope_type": "su"}), "rope_parameters.rope_type = 'su'"),
+    "factor": (
+        lambda at: model(at, rope_parameters={"rope_type": "yarn"}),
+        "expected rope_parameters.factor, found",
+    ),
+    "layer_types": (lambda at: model(at, layer_types=["full_attention"] * 3), "layer_types of 10 layers"),
+    "hidden_act": (lambda at: model(at, hidden_act="swiglu"), "hidden_act = 'swiglu'"),
     "rope_scaling": (lambda at: model(at, rope_scaling="linear"), "rope_scaling = 'linear'"),
     "suppress_tokens": (
         lambda at: written(model(at) / "generation_config.json", '{"suppress_tokens": [7]}'),
@@ -49,6 +56,8 @@ HEADS = {
     "norm_before_fc, as text": ("eagle3", {"norm_before_fc": "false"}, "norm_before_fc = 'false'"),
     "bias, as text": ("eagle", {"bias": "no"}, "bias = 'no'"),
     "speculators_config": ("eagle3", {"speculators_config": ["x"]}, "speculators_config = ['x']"),
+    "speculators_model_type": ("eagle3", {"speculators_model_type": "mtp"}, "speculators_model_type = 'mtp'"),
+    "eagle_config": ("eagle3", {"eagle_config": [1]}, "eagle_config"),
     "draft_vocab_size": ("eagle3", {"draft_vocab_size": 4000}, "lm_head.weight of shape [4000, 256]"),
     "aux layers": ("eagle3", {"eagle_aux_hidden_state_layer_ids": [2, 5, 99]}, "different layers from 0 to 10"),
     "norm_before_fc": ("eagle3", {"norm_before_fc": True}, "input_norm.weight"),
