@@ -14,9 +14,10 @@ are where its workers run, and are not looked for here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.config.cell import CellConfig
 from harness.config.launcher import LauncherKind
@@ -28,7 +29,7 @@ from harness.runner.check_machine import check_machine
 from harness.runner.check_prompts import check_prompts
 from harness.runner.plan.run_plan import RunPlan
 from harness.runner.turns import groups_of
-from harness.workload.hub_lookup import not_on_hub
+from harness.workload.hub_lookup import Repository, asked_at_once, not_on_hub
 
 
 def check_plan(plan: RunPlan) -> None:
@@ -54,13 +55,33 @@ def check_inputs(plan: RunPlan, *, downloads: bool) -> None:
     for cell in plan.cells:
         if cell.backend.kind == "local":
             check_length(cell)
-    if plan.launcher.kind is LauncherKind.local:
-        _check_hub(plan.cells)
-    check_prompts(groups_of(plan.cells), downloads=downloads)
+    asked = list(_asked_of_hub(plan.cells)) if plan.launcher.kind is LauncherKind.local else []
+    datasets = [cell.workload.dataset for cell in plan.cells if cell.workload.dataset is not None]
+    with asked_at_once(
+        [
+            *(Repository(item.path, item.revision) for item in asked),
+            *(Repository(name, is_dataset=True) for name in datasets if not Path(name).is_dir()),
+        ]
+    ):
+        for item in asked:
+            _check_model(item)
+        check_prompts(groups_of(plan.cells), downloads=downloads)
 
 
-def _check_hub(cells: Sequence[CellConfig]) -> None:
-    """Models that are named by an id must be in the local Hub cache, or on the Hub."""
+class _Asked(NamedTuple):
+    """A model that the Hub is asked for."""
+
+    key: str
+    """The setting that names it."""
+    path: str
+    revision: str | None
+    cached: Path | None
+    """Its folder in the local Hub cache, which may be older than the Hub's."""
+    cell: CellConfig
+
+
+def _asked_of_hub(cells: Sequence[CellConfig]) -> Iterator[_Asked]:
+    """The models that are named by an id, but for those of which the cache has what is asked for."""
     checked: set[str] = set()
     for cell in cells:
         for key, model in (("target.path", cell.target), ("drafter.path", cell.drafter)):
@@ -69,19 +90,24 @@ def _check_hub(cells: Sequence[CellConfig]) -> None:
                 continue
             checked.add(alike)
             folder = cached_snapshot(path, model.revision)
-            if folder is not None and folder.name == model.revision:
-                continue
-            reason = not_on_hub(path, model.revision)
-            if reason is None:
-                continue
-            if folder is None:
-                raise SettingsError(
-                    f"{key}: expected a folder, or a model on the Hub or in its local cache, found for {path!r} "
-                    f"(revision {model.revision or 'main'}): {reason}"
-                )
-            if not cell.is_served:
-                # what the loader takes without a connection
-                if key == "target.path":
-                    check_target_files(replace(cell.target, path=str(folder)))
-                else:
-                    check_drafter_files(replace(cell.drafter, path=str(folder)), cell.target)
+            if folder is None or folder.name != model.revision:
+                yield _Asked(key, path, model.revision, folder, cell)
+
+
+def _check_model(asked: _Asked) -> None:
+    """It must be in the local Hub cache, or on the Hub."""
+    reason = not_on_hub(asked.path, asked.revision)
+    if reason is None:
+        return
+    cell = asked.cell
+    if asked.cached is None:
+        raise SettingsError(
+            f"{asked.key}: expected a folder, or a model on the Hub or in its local cache, found for {asked.path!r} "
+            f"(revision {asked.revision or 'main'}): {reason}"
+        )
+    if not cell.is_served:
+        # what the loader takes without a connection
+        if asked.key == "target.path":
+            check_target_files(replace(cell.target, path=str(asked.cached)))
+        else:
+            check_drafter_files(replace(cell.drafter, path=str(asked.cached)), cell.target)

@@ -1,6 +1,7 @@
 """What can be known without weights is known before a worker starts, by `run` and by `run --list`, in one line."""
 
 import sys
+import threading
 
 import pytest
 import torch
@@ -312,6 +313,21 @@ def test_a_workload_that_cannot_be_played_is_refused(given, message, how, tmp_pa
     """Would catch one that a worker finds after seconds, and retries for a minute where there is no network."""
     settings = [*given(tmp_path), "decoding.max_new_tokens=8", *SEVERAL]
     assert message in refused(how, settings, tmp_path / "run", monkeypatch, capsys)
+
+
+def test_all_that_is_on_the_hub_is_asked_for_at_once(tmp_path, monkeypatch):
+    """Would catch waits for a silent Hub that add up: target, head and data set wait here for each other."""
+    together, asked = threading.Barrier(3), []
+    for kind in ("model_info", "dataset_info"):
+        answer = lambda _, name, **__: (asked.append(name), together.wait(timeout=60))  # noqa: E731
+        monkeypatch.setattr(f"huggingface_hub.HfApi.{kind}", answer)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
+    data = ["workload=hf", "workload.dataset=owner/data"]
+    assert (
+        command.main(["--list", "target=local", "target.path=owner/model", *head("eagle3", "owner/head"), *data]) == 0
+    )
+    assert sorted(asked) == ["owner/data", "owner/head", "owner/model"] and not together.broken
 
 
 @pytest.mark.parametrize("how", [[], ["--list"]], ids=["run", "list"])

@@ -13,7 +13,7 @@ from harness.config.workload import WorkloadConfig
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import load_prompts
 from harness.workload.hub_dataset import PLACEHOLDER
-from harness.workload.hub_lookup import not_on_hub
+from harness.workload.hub_lookup import Repository, asked_at_once, not_on_hub
 from harness.workload.prompt import Prompt
 from tests.support.own_process import output_of
 
@@ -269,6 +269,33 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
     try:
         assert not_on_hub("owner/model") == "no answer from the Hub within 0.01 s (HF_HUB_ETAG_TIMEOUT waits longer)"
+    finally:
+        never.set()
+
+
+def test_what_is_asked_for_at_once_is_waited_for_together(monkeypatch):
+    """Would catch waits that add up: each question waits here for the other two."""
+    together = threading.Barrier(3)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: together.wait(timeout=60))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: together.wait(timeout=60))
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "60")
+    names = [Repository("owner/target"), Repository("owner/drafter", "v1"), Repository("owner/data", is_dataset=True)]
+    with asked_at_once([*names, *names]):
+        assert not_on_hub("owner/drafter", "v1") is not_on_hub("owner/target") is None
+        assert not_on_hub("owner/data", is_dataset=True) is not_on_hub("owner/target") is None
+
+
+def test_a_hub_that_was_silent_once_is_not_asked_again(monkeypatch):
+    """Would catch a wait for every name of a plan; the next plan asks again."""
+    never, asked = threading.Event(), []
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda _, name, **__: asked.append(name) or never.wait())
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
+    try:
+        with asked_at_once([]):
+            reasons = {not_on_hub(name) for name in ("owner/a", "owner/b", "owner/c")}
+        assert asked == ["owner/a"] and len(reasons) == 1 and "no answer from the Hub" in reasons.pop()
+        not_on_hub("owner/b")
+        assert asked == ["owner/a", "owner/b"]
     finally:
         never.set()
 
