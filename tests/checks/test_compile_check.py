@@ -12,9 +12,11 @@ import pytest
 from experiments import compile_check as command
 from harness.checks.compile_check import shares
 from harness.checks.compile_check.chosen import CHOSEN
-from harness.checks.compile_check.shares import FIRST_TARGET, OTHER_TARGETS, SHARES, calls_of
+from harness.checks.compile_check.report import to_text
+from harness.checks.compile_check.shares import FIRST_TARGET, OTHER_TARGETS, shares_of
 from harness.checks.compile_check.stamp import COMPILED
-from harness.engine.compile_ahead.compile import CompiledVariant, compile_for, complaints, knobs, to_text
+from harness.engine.compile_ahead.compile import CompiledVariant, compile_for, complaints, knobs
+from tests.support.toy_kernel_calls import in_process_of_its_own
 
 ROOT = Path(__file__).parents[2]
 TOY = '''
@@ -108,9 +110,9 @@ def test_shared_memory_that_a_generation_does_not_have_is_a_complaint():
 
 
 def test_the_table_has_a_line_for_each_variant():
-    lines = to_text([variant("_one_kernel", 0), variant("_two_kernel", 8)]).splitlines()
-    assert len(lines) == 3 and lines[0].startswith("target")
-    assert lines[2].split() == ["sm_90", "_two_kernel", "a", "call", "4", "96", "128", "8", "8", "8", "2"]
+    above, *lines = to_text([variant("_one_kernel", 0), variant("_two_kernel", 8)]).splitlines()
+    assert "target: sm_90" in above and "registers: 96" in above
+    assert [line.split() for line in lines[-2:]] == [["_one_kernel", "0", "0", "0"], ["_two_kernel", "8", "8", "8"]]
 
 
 def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -125,18 +127,71 @@ def test_kernels_of_a_package_are_found(compiled: dict):
     assert {"_add_rms_norm_kernel", "_slot_attention_kernel", "_combine_splits_kernel"} <= found
 
 
+LAUNCHED = """
+import json, sys
+import kernels
+from harness.checks.compile_check.core_calls import of_method
+from harness.checks.compile_check.shares import shares_of
+from harness.config.cli.methods import method_of
+from harness.engine.compile_ahead.compile import kernels_in
+from harness.engine.compile_ahead.variant import recorded
+from harness.models import fused
+from kernels.methods.hooks import hooks_of
+
+method = method_of(sys.argv[1])
+with recorded(90) as of_rule:
+    calls = dict(of_method(method))
+    for launch in calls.values():
+        launch()
+of_rule = [(item.kernel, repr(hooks_of(method)) in str(item.constants)) for item in of_rule]
+with recorded(90) as found:
+    for _, share in shares_of(False):
+        for _, launch in share():
+            launch()
+expected = kernels_in(kernels) | kernels_in(fused)
+missing = expected - {item.kernel for item in found} - {kernel for kernel, _ in of_rule}
+print(json.dumps({"calls": list(calls), "of_rule": of_rule, "missing": sorted(missing)}))
+"""
+
+
+def test_calls_launch_every_kernel_and_all_that_a_rule_of_ones_own_makes_of_them(tmp_path: Path):
+    """Would catch a new kernel that nothing compiles, before anything is compiled, and a check of the user's rule that
+    compiles a built-in one in its place."""
+    found = in_process_of_its_own(LAUNCHED, tmp_path, "tests.support.own_rules:Tempered")
+    assert found["missing"] == []
+    assert all(name.startswith("verify tests.support.own_rules:Tempered, ") for name in found["calls"])
+    has_rule = {kernel for kernel, is_of_rule in found["of_rule"] if is_of_rule}
+    assert has_rule == {"_row_reduce_kernel", "_truncated_rows_kernel", "_residual_sample_kernel"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods=blok"], "--methods: expected some of "),
+        (["--methods=tests.support.own_methods:HalfStrict"], "--methods: expected rules with `hooks`"),
+        (["--methods=block", "--stamp=stamp.json"], "--stamp: expected no --methods beside it"),
+    ],
+    ids=lambda item: item[0] if isinstance(item, list) else None,
+)
+def test_methods_that_cannot_be_compiled_are_one_clear_line(arguments: list[str], message: str, capsys):
+    assert command.main(arguments) != 0
+    told = capsys.readouterr().err
+    assert message in told and "Traceback" not in told
+
+
 def test_what_a_change_compiles_is_part_of_the_full_list():
     """Would catch a launch that was renamed in the full list, and a share that ignores --all."""
-    for target in (FIRST_TARGET, *OTHER_TARGETS):
-        numbers = [number for number, (of, _) in enumerate(SHARES) if of == target]
-        full, chosen = ([name for i in numbers for name, _ in calls_of(i, everything)] for everything in (True, False))
-        assert set(chosen) == (CHOSEN if target == FIRST_TARGET else set())
-        assert len(chosen) < len(full) and set(chosen) <= set(full)
+    full, chosen = (
+        [(target, name) for target, calls in shares_of(everything) for name, _ in calls()]
+        for everything in (True, False)
+    )
+    assert {target for target, _ in full} == {FIRST_TARGET, *OTHER_TARGETS}
+    assert set(chosen) == {(FIRST_TARGET, name) for name in CHOSEN} < set(full)
 
 
 def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, capsys):
     """Would catch a request for help that compiles for minutes."""
-    monkeypatch.setattr(command, "check", lambda everything, stamp: pytest.fail("compiles"))
+    monkeypatch.setattr(command, "check", lambda *_: pytest.fail("compiles"))
     assert command.main(["--help"]) == 0
     told = capsys.readouterr().out
     assert "--all" in told and max(map(len, told.splitlines())) <= 120
@@ -146,7 +201,7 @@ def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_check_decides(monkeypatch: pytest.MonkeyPatch, everything: bool):
     other = "the other check"
-    monkeypatch.setattr(command, "check", lambda chosen, stamp: 1 if chosen == everything else pytest.fail(other))
+    monkeypatch.setattr(command, "check", lambda chosen, *_: 1 if chosen == everything else pytest.fail(other))
     assert command.main(["--all"] * everything) == 1
 
 
@@ -158,7 +213,7 @@ def test_a_stamp_spares_the_same_code_and_no_other(tmp_path: Path, monkeypatch: 
     stamp, checks, wrong = tmp_path / "stamp.json", [], ["spills"]
     found = [variant("_one_kernel", 0), variant("_one_kernel", 0)]
     monkeypatch.setattr(command, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(shares, "compile_shares", lambda everything: (checks.append(everything), (found, wrong))[1])
+    monkeypatch.setattr(shares, "compile_all", lambda everything: (checks.append(everything), (found, wrong))[1])
 
     def codes() -> tuple[int, int]:
         return command.main(["--stamp", str(stamp)]), len(checks)

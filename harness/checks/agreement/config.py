@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.config.cli.methods import check_methods
 from harness.config.device import Device
-from harness.config.imported import is_import_path
 from harness.config.schema import SettingsError, check_known, check_seed, check_setting
 from kernels.methods import TreeMethod, VerificationMethod
 
@@ -87,9 +87,10 @@ class AgreementConfig:
     def __post_init__(self) -> None:
         methods = [method.value for method in (*VerificationMethod, *TreeMethod)]
         for name, known in (("methods", methods), ("dtypes", DTYPES), ("truncations", TRUNCATIONS)):
-            values = getattr(self, name)
-            check_setting(bool(values), name, f"some of {', '.join(known)}", "nothing")
-            check_known(name, [value for value in values if not (name == "methods" and is_import_path(value))], known)
+            check_setting(bool(getattr(self, name)), name, f"some of {', '.join(known)}", "nothing")
+        check_methods(self.methods, methods)
+        check_known("dtypes", self.dtypes, DTYPES)
+        check_known("truncations", self.truncations, TRUNCATIONS)
         counts = ("decisions", "vocab_size", "requests", "draft_tokens", "law_vocab_size", "law_draws", "fuzz_cases")
         for name in counts:
             check_setting(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))

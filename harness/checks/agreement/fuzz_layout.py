@@ -7,7 +7,7 @@ from math import log2
 from random import Random
 
 from harness.checks.agreement.config import AgreementConfig
-from harness.checks.agreement.run import method_of
+from harness.config.cli.methods import method_of
 from kernels.methods import DraftSampling, Method, SiblingDraws, TreeMethod, VerificationMethod, methods_with
 
 MAX_LOGITS = 2**23

@@ -19,13 +19,11 @@ from harness.checks.agreement.config import TRUNCATIONS, AgreementConfig, Candid
 from harness.checks.agreement.counts import Agreement, total
 from harness.checks.agreement.rows import RoundShape, drafted_round
 from harness.checks.agreement.tree_rows import FIXED, RAGGED, drafted_trees
+from harness.config.cli.methods import check_hooks, method_of
 from harness.config.device import resolve_device
-from harness.config.imported import ImportPath
 from harness.config.schema import SettingsError
-from harness.config.verification import own_method
 from kernels.core import Core, reference_core, triton_core
-from kernels.methods import NAMED_METHODS, DraftSampling, Method, SiblingDraws, TreeMethod
-from kernels.methods.hooks import runs_on_kernels
+from kernels.methods import DraftSampling, Method, SiblingDraws, TreeMethod
 from kernels.verification import probe
 
 MAX_TREES = 160
@@ -76,7 +74,8 @@ def device_of(config: AgreementConfig) -> torch.device:
 def tested_core(config: AgreementConfig) -> Core:
     """The core that is compared with the reference; raises SettingsError where it cannot run, or not every method."""
     core = _core(config)
-    _check_hooks(config, core)
+    if core.name != reference_core().name:
+        check_hooks(config.chain_methods)
     return core
 
 
@@ -99,27 +98,6 @@ def _core(config: AgreementConfig) -> Core:
             )
         case _:
             return triton_core()
-
-
-def method_of(name: str) -> Method:
-    """A method by its name, or one of the user's own by its path; raises SettingsError if there is none."""
-    if name in NAMED_METHODS:
-        return NAMED_METHODS[name]
-    try:
-        return own_method(ImportPath(name), "--methods")
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-
-
-def _check_hooks(config: AgreementConfig, tested: Core) -> None:
-    """Raises SettingsError where a method of the user's own does not run on the core that is compared."""
-    if tested.name == "reference":
-        return
-    missing = [name for name in config.chain_methods if not runs_on_kernels(method_of(name))]
-    if missing:
-        raise SettingsError(
-            f"--methods: expected rules with `hooks`, which run on the core {tested.name}, found {', '.join(missing)}"
-        )
 
 
 def cases_of(config: AgreementConfig) -> list[Case]:

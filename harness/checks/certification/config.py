@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.config.cli.methods import check_methods
 from harness.config.device import Device
-from harness.config.imported import is_import_path
-from harness.config.schema import check_known, check_seed, check_setting
+from harness.config.schema import check_seed, check_setting
 from kernels.methods import TreeMethod, VerificationMethod
 
 PROJECT_CORE = "harness.checks.certification.subject:project_core"
@@ -54,8 +54,7 @@ class CertifyConfig:
     """Folder for report.md and certification.json."""
 
     def __post_init__(self) -> None:
-        names = [name for name in self.methods if not is_import_path(name)]
-        check_known("methods", names, [method.value for method in (*VerificationMethod, *TreeMethod)])
+        check_methods(self.methods, [method.value for method in (*VerificationMethod, *TreeMethod)])
         for name in ("samples", "batch", "workers"):
             check_setting(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         check_setting(not 0 < self.samples < 1000, "samples", "at least 1000", self.samples)

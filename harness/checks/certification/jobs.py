@@ -6,9 +6,9 @@ from harness.checks.certification.cases import Case, full_cases, own_cases, smal
 from harness.checks.certification.config import CertifyConfig, Size
 from harness.checks.certification.controls import Control, controls
 from harness.checks.certification.tree_cases import tree_cases, tree_controls
-from harness.config.imported import ImportPath, is_import_path
-from harness.config.schema import SettingsError
-from harness.config.verification import own_method
+from harness.config.cli.methods import method_of
+from harness.config.imported import is_import_path
+from harness.config.schema import SettingsError, check_setting
 from kernels.methods import Guarantee, OwnMethod
 
 
@@ -16,8 +16,8 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     """The lossless cases that the settings ask for; raises SettingsError when there is none."""
     every = full_cases() if size is Size.full else small_cases()
     every += tree_cases(size is Size.full)
-    for path in (ImportPath(name) for name in config.methods if is_import_path(name)):
-        every += own_cases(_own_method(path), size is Size.full)
+    for name in filter(is_import_path, config.methods):
+        every += own_cases(_own_method(name), size is Size.full)
     found = [
         case
         for case in every
@@ -33,18 +33,17 @@ def chosen_cases(config: CertifyConfig, size: Size) -> list[Case]:
     return found
 
 
-def _own_method(path: ImportPath) -> OwnMethod:
+def _own_method(path: str) -> OwnMethod:
     """A method of the user's own; raises SettingsError if there is none that says it is lossless."""
-    key = "methods"
-    try:
-        method = own_method(path, key)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    method = method_of(path)
+    assert isinstance(method, OwnMethod)
     promise = method.traits.guarantee
-    if promise is not Guarantee.lossless:
-        raise SettingsError(
-            f"{key}: expected methods that say they are lossless, found {path}, which is {promise.value}"
-        )
+    check_setting(
+        promise is Guarantee.lossless,
+        "methods",
+        "methods that say they are lossless",
+        f"{path}, which is {promise.value}",
+    )
     return method
 
 

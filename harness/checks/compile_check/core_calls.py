@@ -28,10 +28,12 @@ from kernels.contract import VerificationMethod as Method
 from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
 from kernels.logprobs import logprobs
+from kernels.methods import Method as AnyMethod
 from kernels.random.streams import Purpose
 from kernels.verification import probe
 from kernels.verify import verify
 
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
 TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
 """Rows of one short chunk, the last read 16 bytes at a time; where they may be cut the last two take four warps."""
@@ -67,7 +69,7 @@ def _map() -> Tensor:
 
 
 def _verify(
-    method: Method,
+    method: AnyMethod,
     dtype: torch.dtype,
     *,
     vocab_size: int = VOCAB_SIZE,
@@ -163,11 +165,87 @@ def _logprobs(
     logprobs(logits, token_ids, 5, sampling_of(NUM_REQUESTS, truncates, is_mixed) if sampling else None, mask)
 
 
+ODD: dict[str, Any] = {"vocab_size": ODD_VOCAB_SIZE}
+CUTS: dict[str, Any] = {"truncates": True}
+SHORT: dict[str, Any] = {"vocab_size": SHORT_VOCAB_SIZE, "truncates": True}
+Batches = dict[str, dict[str, Any]]
+"""Words of a name -> what sets a verification apart."""
+ODD_ROWS: Batches = {
+    "odd rows": ODD,
+    "no statistics, odd rows": ODD | {"with_stats": False},
+    "one-hot drafts, odd rows": ODD | {"one_hot": True},
+    "smaller draft vocabulary, odd rows": ODD | {"small_vocabulary": True},
+}
+SHAPES: Batches = {
+    "smaller draft vocabulary": CUTS | {"small_vocabulary": True},
+    "one-hot drafts": {"one_hot": True},
+    "no statistics, packed rows": {"with_stats": False, "packed": True},
+    "odd vocabulary": ODD,
+    "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
+    "toy vocabulary, truncated": CUTS | {"vocab_size": TOY_VOCAB_SIZE},
+    "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
+    "few requests": {"num_requests": FEW_REQUESTS},
+    "few requests, odd vocabulary": ODD | {"num_requests": FEW_REQUESTS},
+    "some requests": {"num_requests": SOME_REQUESTS},
+    "most that are decided late": {"num_requests": MANY_LATE_REQUESTS},
+    "more requests": {"num_requests": MORE_REQUESTS},
+    "more requests, odd vocabulary": ODD | {"num_requests": MORE_REQUESTS},
+    "many requests": {"num_requests": MANY_REQUESTS},
+    "many requests, no statistics": {"num_requests": MANY_REQUESTS, "with_stats": False},
+    "many requests, truncated": CUTS | {"num_requests": MANY_REQUESTS},
+    "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
+}
+SHORT_ROWS: Batches = {
+    "short vocabulary, truncated": SHORT,
+    "masked, short vocabulary, truncated": SHORT | {"masked": True},
+}
+MASKED_SHAPES: Batches = {
+    f"masked, {words}": chosen | {"masked": True}
+    for words, chosen in {
+        "one-hot drafts": {"one_hot": True},
+        "smaller vocabulary, no statistics, packed rows": {
+            "small_vocabulary": True,
+            "with_stats": False,
+            "packed": True,
+        },
+        **{
+            words: SHAPES[words]
+            for words in (
+                "odd vocabulary",
+                "many requests",
+                "many requests, truncated",
+                "largest vocabulary, 8 drafts",
+            )
+        },
+    }.items()
+}
+BATCHES: Batches = {
+    "truncated": CUTS,
+    "mixed": CUTS | {"is_mixed": True},
+    "masked": {"masked": True},
+    "masked and truncated": CUTS | {"masked": True},
+    "masked and mixed": CUTS | {"is_mixed": True, "masked": True},
+}
+"""Whether requests may cut, all of them or some, and whether rows have masks."""
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As torch calls it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def verifications(method: AnyMethod, dtype: torch.dtype, batches: Batches, *words: str) -> Iterator[Launch]:
+    """Verifications of batches; `words` stand at the end of their names."""
+    for batch, chosen in batches.items():
+        name = ", ".join(word for word in (method.value, batch, *words) if word)
+        yield f"verify {name}", partial(_verify, method, dtype, **chosen)
+
+
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     """Every method and every entry of the core, on batches that cut nothing."""
-    name = str(dtype).removeprefix("torch.")
+    name = name_of(dtype)
     for method in Method:
-        yield f"verify {method.value}, {name}", partial(_verify, method, dtype)
+        yield from verifications(method, dtype, {"": {}}, name)
     yield f"draw, {name}", partial(_draw, dtype)
     yield f"coupled draw, {name}", partial(_coupled_draw, dtype)
     yield f"logprobs, {name}", partial(_logprobs, dtype)
@@ -189,109 +267,69 @@ def bookkeeping() -> Iterator[Launch]:
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
     """The same on batches that may cut, and on those of which some requests do."""
-    for words, is_mixed in {"truncated": False, "mixed": True}.items():
-        chosen = {"truncates": True, "is_mixed": is_mixed}
+    for words in ("truncated", "mixed"):
         for method in methods:
-            yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
-        yield f"draw, {words}", partial(_draw, dtype, **chosen)
-        yield f"coupled draw, {words}", partial(_coupled_draw, dtype, **chosen)
-        yield f"logprobs, {words}", partial(_logprobs, dtype, sampling=True, **chosen)
+            yield from verifications(method, dtype, {words: BATCHES[words]})
+        yield f"draw, {words}", partial(_draw, dtype, **BATCHES[words])
+        yield f"coupled draw, {words}", partial(_coupled_draw, dtype, **BATCHES[words])
+        yield f"logprobs, {words}", partial(_logprobs, dtype, sampling=True, **BATCHES[words])
 
 
 def odd_rows(dtype: torch.dtype) -> Iterator[Launch]:
     """Rows that begin anywhere, and are put together from words."""
-    name = f"odd rows, {str(dtype).removeprefix('torch.')}"
+    name = name_of(dtype)
     for method in (Method.probabilistic, Method.block):
-        yield f"verify {method.value}, {name}", partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE)
-    truncated = partial(_verify, Method.block, dtype, vocab_size=ODD_VOCAB_SIZE, truncates=True)
-    yield f"verify block, truncated, {name}", truncated
-    many = partial(_verify, Method.probabilistic, dtype, vocab_size=ODD_VOCAB_SIZE, num_requests=MANY_REQUESTS)
-    yield f"verify probabilistic, many requests, {name}", many
-    others: dict[str, dict[str, Any]] = {"no statistics": {"with_stats": False}, "one-hot drafts": {"one_hot": True}}
-    for words, chosen in (others | {"smaller draft vocabulary": {"small_vocabulary": True}}).items():
-        for method in (Method.probabilistic, Method.block):
-            call = partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE, **chosen)
-            yield f"verify {method.value}, {words}, {name}", call
+        yield from verifications(method, dtype, ODD_ROWS, name)
     for method in (Method.coupled, Method.typical, Method.fly):
-        yield f"verify {method.value}, {name}", partial(_verify, method, dtype, vocab_size=ODD_VOCAB_SIZE)
-    yield f"draw, {name}", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
+        yield from verifications(method, dtype, {"odd rows": ODD_ROWS["odd rows"]}, name)
+    yield from verifications(Method.block, dtype, {"truncated, odd rows": ODD | CUTS}, name)
+    many = {"many requests, odd rows": ODD | {"num_requests": MANY_REQUESTS}}
+    yield from verifications(Method.probabilistic, dtype, many, name)
+    yield f"draw, odd rows, {name}", partial(_draw, dtype, **ODD)
 
 
 def other_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     """Vocabularies, layouts and drafts that change the code of a kernel."""
-    options: dict[str, dict[str, Any]] = {
-        "smaller draft vocabulary": {"small_vocabulary": True, "truncates": True},
-        "one-hot drafts": {"one_hot": True},
-        "no statistics, packed rows": {"with_stats": False, "packed": True},
-        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
-        "toy vocabulary": {"vocab_size": TOY_VOCAB_SIZE},
-        "toy vocabulary, truncated": {"vocab_size": TOY_VOCAB_SIZE, "truncates": True},
-        "aligned short vocabulary": {"vocab_size": ALIGNED_SHORT_VOCAB_SIZE},
-        "few requests": {"num_requests": FEW_REQUESTS},
-        "few requests, odd vocabulary": {"num_requests": FEW_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
-        "some requests": {"num_requests": SOME_REQUESTS},
-        "most that are decided late": {"num_requests": MANY_LATE_REQUESTS},
-        "more requests": {"num_requests": MORE_REQUESTS},
-        "more requests, odd vocabulary": {"num_requests": MORE_REQUESTS, "vocab_size": ODD_VOCAB_SIZE},
-        "many requests": {"num_requests": MANY_REQUESTS},
-        "many requests, no statistics": {"num_requests": MANY_REQUESTS, "with_stats": False},
-        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
-        "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
-    }
     for method in (Method.probabilistic, Method.block, Method.strict):
-        for words, chosen in options.items():
-            yield f"verify {method.value}, {words}", partial(_verify, method, dtype, **chosen)
-    short: dict[str, Any] = {"vocab_size": SHORT_VOCAB_SIZE, "truncates": True}
+        yield from verifications(method, dtype, SHAPES)
     for method in (Method.block, Method.coupled):
-        yield f"verify {method.value}, short vocabulary, truncated", partial(_verify, method, dtype, **short)
-        name = f"verify {method.value}, masked, short vocabulary, truncated"
-        yield name, partial(_verify, method, dtype, masked=True, **short)
-    yield "verify coupled, many requests", partial(_verify, Method.coupled, dtype, num_requests=MANY_REQUESTS)
-    yield "verify pr35461, many requests", partial(_verify, Method.pr35461, dtype, num_requests=MANY_REQUESTS)
-    yield "draw, odd vocabulary", partial(_draw, dtype, vocab_size=ODD_VOCAB_SIZE)
+        yield from verifications(method, dtype, SHORT_ROWS)
+    for method in (Method.coupled, Method.pr35461):
+        yield from verifications(method, dtype, {"many requests": SHAPES["many requests"]})
+    yield "draw, odd vocabulary", partial(_draw, dtype, **ODD)
     yield "draw, many requests", partial(_draw, dtype, num_requests=2 * MANY_REQUESTS)
     yield "draw, smaller vocabulary", partial(_draw, dtype, small_vocabulary=True)
     yield "coupled draw, smaller vocabulary", partial(_coupled_draw, dtype, small_vocabulary=True)
     yield "logprobs, processed", partial(_logprobs, dtype, sampling=True)
 
 
-MASKED = {"masked": (False, False), "masked and truncated": (True, False), "masked and mixed": (True, True)}
-"""Batches with masks: whether one may cut, and whether only some of its requests do."""
+MASKED = ("masked", "masked and truncated", "masked and mixed")
 
 
-def masked(dtype: torch.dtype, methods: Iterable[Method], batches: Iterable[str] = tuple(MASKED)) -> Iterator[Launch]:
+def masked(dtype: torch.dtype, methods: Iterable[Method], batches: Iterable[str] = MASKED) -> Iterator[Launch]:
     """Rows with masks, in batches that MASKED names."""
-    name = str(dtype).removeprefix("torch.")
+    name = name_of(dtype)
     for words in batches:
-        truncates, is_mixed = MASKED[words]
-        chosen = {"masked": True, "truncates": truncates, "is_mixed": is_mixed}
+        chosen = BATCHES[words]
         for method in methods:
-            yield f"verify {method.value}, {words}, {name}", partial(_verify, method, dtype, **chosen)
+            yield from verifications(method, dtype, {words: chosen}, name)
         for small in (False, True):
-            vocabulary = ", smaller vocabulary" if small else ""
-            yield f"draw, {words}, {name}{vocabulary}", partial(_draw, dtype, small_vocabulary=small, **chosen)
-            yield (
-                f"coupled draw, {words}, {name}{vocabulary}",
-                partial(_coupled_draw, dtype, small_vocabulary=small, **chosen),
-            )
+            end = f"{words}, {name}{', smaller vocabulary' if small else ''}"
+            yield f"draw, {end}", partial(_draw, dtype, small_vocabulary=small, **chosen)
+            yield f"coupled draw, {end}", partial(_coupled_draw, dtype, small_vocabulary=small, **chosen)
         yield f"logprobs, {words}, {name}", partial(_logprobs, dtype, sampling=True, **chosen)
 
 
 def other_masked_shapes(dtype: torch.dtype) -> Iterator[Launch]:
     """Vocabularies, layouts and drafts that change the code of a kernel with masks."""
-    options: dict[str, dict[str, Any]] = {
-        "one-hot drafts": {"one_hot": True},
-        "smaller vocabulary, no statistics, packed rows": {
-            "small_vocabulary": True,
-            "with_stats": False,
-            "packed": True,
-        },
-        "odd vocabulary": {"vocab_size": ODD_VOCAB_SIZE},
-        "many requests": {"num_requests": MANY_REQUESTS},
-        "many requests, truncated": {"num_requests": MANY_REQUESTS, "truncates": True},
-        "largest vocabulary, 8 drafts": {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
-    }
     for method in (Method.probabilistic, Method.block):
-        for words, chosen in options.items():
-            yield f"verify {method.value}, masked, {words}", partial(_verify, method, dtype, masked=True, **chosen)
+        yield from verifications(method, dtype, MASKED_SHAPES)
     yield "draw, masked, many requests", partial(_draw, dtype, masked=True, num_requests=2 * MANY_REQUESTS)
+
+
+def of_method(method: AnyMethod) -> Iterator[Launch]:
+    """All that a method changes, of drafts in chains: what other methods share with it is left out."""
+    for dtype in DTYPES:
+        yield from verifications(method, dtype, {"": {}}, name_of(dtype))
+        yield from verifications(method, dtype, ODD_ROWS, name_of(dtype))
+    yield from verifications(method, torch.bfloat16, BATCHES | SHAPES | SHORT_ROWS | MASKED_SHAPES)

@@ -200,18 +200,3 @@ def complaints(target: int, variants: Iterable[CompiledVariant], expected: set[s
     ]
     missing = sorted(expected - {item.kernel for item in variants})
     return lines + [f"sm_{target} {name}: expected a launch that compiles it, found none; add one" for name in missing]
-
-
-def to_text(variants: Iterable[CompiledVariant]) -> str:
-    """A table with one line per variant."""
-    resources = ("warps", "registers", "shared B", "stack B", "spill st. B", "ld. B", "barriers")
-    header = ("target", "kernel", "launched by", *resources)
-    rows = [header, *((f"sm_{item.target}", *map(str, item[1:])) for item in variants)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 3 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
