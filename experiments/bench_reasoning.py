@@ -29,10 +29,11 @@ def run(config: ReasoningCostConfig) -> int:
     """Measure, print the table and write it."""
     say("loading PyTorch, then timing every parser")
     from harness.checks.profiling.reasoning_cost import measure, table, write_costs
+    from harness.report.console import print_table
 
     costs = measure(config)
     page = write_costs(config, costs)
-    print(table(costs).to_markdown(title=False))
+    print_table(table(costs))
     say(f"report: {page}")
     return SUCCESS
 

@@ -18,9 +18,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from harness.report.number_format import Number
+from harness.report.table import NONE, Entry, Table
+
 PAIRS = (("vllm:standard", "probabilistic"), ("vllm:block", "block"), ("vllm", "synthetic"))
 ARMS = ["vllm:standard", "probabilistic", "vllm:block", "block", "strict", "vllm", "synthetic"]
 CALLED = {"vllm": "vllm:synthetic"}
+LAW_HEADER = ("verification", "target rows", "chi-square (255)", "p", "accepted a round", "verdict")
+OF_ARM = ("tok/s", "length", "step (ms)")
+HEADER = ("in flight", "vLLM's own", *OF_ARM, "ours", *OF_ARM, "ours / own, tok/s", "ours / own, step")
 RATES = (0.6, 0.37, 0.23)
 VOCAB_SIZE = 128256
 
@@ -150,24 +156,22 @@ def tables(path, first_repeat=0):
     from scipy.stats import t
 
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    laws = ["| verification | target rows | chi-square (255) | p | accepted a round | verdict |", "|---|" + "---|" * 5]
+    laws = list[tuple[str, ...]]()
     for row in rows:
         for kind, found in zip(("processed", "raw"), row["found"] if row["event"] == "attest" else (), strict=False):
             p = "< 1e-300" if found["p_value"] == 0 else f"{found['p_value']:.2g}"
             verdict = "passes" if found["passes"] else "rejected"
-            cells = [row["name"], kind, f"{found['chi_square']:,.0f}", p, f"{found['mean_accepted']:.3f}", verdict]
-            laws.append(f"| {' | '.join(cells)} |")
+            numbers = f"{found['chi_square']:,.0f}", p, f"{found['mean_accepted']:.3f}"
+            laws.append((row["name"], kind, *numbers, verdict))
     blocks = defaultdict(list)
     for row in rows:
         if row["event"] == "run" and row["repeat"] >= first_repeat:
             blocks[row["concurrency"], row["arm"]].append(row)
-    lines = ["| in flight | vLLM's own | tok/s | length | step (ms) | ours | tok/s | length | step (ms) | "
-             "ours / own, tok/s | ours / own, step |", "|---|" + "---|" * 10]  # fmt: skip
+    lines = list[tuple[Entry, ...]]()
 
     def interval(ratios):
         half = t.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
-        low, middle, high = np.exp(ratios.mean() + half * np.array([-1, 0, 1]))
-        return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+        return Number(*np.exp(ratios.mean() + half * np.array([0, -1, 1])), decimals=3)
 
     for concurrency in (16, 64):
         of_pairs = []
@@ -178,17 +182,22 @@ def tables(path, first_repeat=0):
             of_pairs.append(np.log([ours["tok_s"] / own["tok_s"] for own, ours in zip(*cells, strict=True)]))
             steps = np.log([step_ms(ours) / step_ms(own) for own, ours in zip(*cells, strict=True)])
             shown = [
-                f"{CALLED.get(arm, arm)} | {np.mean([row['tok_s'] for row in cell]):,.0f} | "
-                f"{1 + sum(row['accepted'] for row in cell) / sum(row['drafts'] for row in cell):.2f} | "
-                f"{np.mean([step_ms(row) for row in cell]):.2f}"
+                (
+                    CALLED.get(arm, arm),
+                    f"{np.mean([row['tok_s'] for row in cell]):,.0f}",
+                    f"{1 + sum(row['accepted'] for row in cell) / sum(row['drafts'] for row in cell):.2f}",
+                    f"{np.mean([step_ms(row) for row in cell]):.2f}",
+                )
                 for arm, cell in zip(pair, cells, strict=True)
             ]
-            lines.append(f"| {concurrency} | {' | '.join(shown)} | {interval(of_pairs[-1])} | {interval(steps)} |")
+            lines.append((str(concurrency), *shown[0], *shown[1], interval(of_pairs[-1]), interval(steps)))
         if len(of_pairs) < len(PAIRS):
             continue
         # the pairs of a repeat share its drift
-        lines.append(f"| {concurrency} | the three together | | | | | | | | {interval(np.mean(of_pairs, axis=0))} | |")
-    return ["\n".join(laws)] * (len(laws) > 2) + ["\n".join(lines)]
+        together = interval(np.mean(of_pairs, axis=0))
+        lines.append((str(concurrency), "the three together", *[NONE] * 7, together, NONE))
+    found = [Table("", LAW_HEADER, tuple(laws))] * bool(laws) + [Table("", HEADER, tuple(lines))]
+    return [table.to_markdown(title=False, compact=False).rstrip() for table in found]
 
 
 def main():

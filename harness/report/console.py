@@ -1,4 +1,4 @@
-"""The first screen of a report for a terminal of 100 columns, and what else a run must tell at once.
+"""The first screen of a report for a terminal of 100 columns, what else a run must tell at once, and any table.
 
 rich is imported when something is shown. This module knows where text stands; what it says is elsewhere.
 """
@@ -76,6 +76,11 @@ def _print_lines(console: Console, lines: Sequence[str], style: str) -> None:
         # backticks mark code in a page
         text = fill(line.replace("`", ""), console.width, subsequent_indent="  ", break_on_hyphens=False)
         console.print(text, style=style, markup=False, highlight=False)
+
+
+def print_table(table: Table) -> None:
+    """Print a table."""
+    _print_table(_console(None), table)
 
 
 def _print_table(console: Console, table: Table) -> None:
