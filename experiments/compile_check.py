@@ -66,6 +66,7 @@ def check(everything: bool, path: Path | None = None, methods: Sequence[str] = (
     from harness.checks.compile_check.shares import compile_all, compile_methods
 
     if methods:
+        say(f"compiling verification by {', '.join(methods)}: minutes of two CPU cores")
         found, wrong = compile_methods(methods, everything)
     else:
         say(f"compiling every kernel: {'much longer than ' if everything else 'about '}five minutes of two CPU cores")

@@ -171,7 +171,8 @@ def tables(path, first_repeat=0):
 
     def interval(ratios):
         half = t.ppf(0.975, len(ratios) - 1) * ratios.std(ddof=1) / len(ratios) ** 0.5
-        return Number(*np.exp(ratios.mean() + half * np.array([0, -1, 1])), decimals=3)
+        middle, low, high = np.exp(ratios.mean() + half * np.array([0, -1, 1]))
+        return Number(middle, low, high, decimals=3)
 
     for concurrency in (16, 64):
         of_pairs = []

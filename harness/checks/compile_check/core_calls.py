@@ -19,6 +19,7 @@ from kernels.contract import (
     Draft,
     RowStats,
     Sampling,
+    SiblingDraws,
     Slots,
     Streams,
     TokenMask,
@@ -29,6 +30,7 @@ from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
 from kernels.logprobs import logprobs
 from kernels.methods import Method as AnyMethod
+from kernels.methods import TreeMethod
 from kernels.random.streams import Purpose
 from kernels.verification import probe
 from kernels.verify import verify
@@ -37,7 +39,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 VOCAB_SIZE, ODD_VOCAB_SIZE, LARGEST_VOCAB_SIZE, DRAFT_VOCAB_SIZE = 128_256, 128_255, 262_144, 32_000
 TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
 """Rows of one short chunk, the last read 16 bytes at a time; where they may be cut the last two take four warps."""
-NUM_REQUESTS, NUM_DRAFTS = 16, 3
+NUM_REQUESTS, NUM_DRAFTS, NUM_NODES = 16, 3, 32
 CAPACITY = 2048
 """Positions of a slot."""
 FEW_REQUESTS, SOME_REQUESTS, MANY_LATE_REQUESTS, MORE_REQUESTS = 4, 8, 32, 48
@@ -82,7 +84,11 @@ def _verify(
     packed: bool = False,
     masked: bool = False,
     num_requests: int = NUM_REQUESTS,
+    siblings: SiblingDraws | None = None,
 ) -> None:
+    """A verification of chains, or with siblings of trees."""
+    rule = probe(method, num_drafts if siblings is None else 1)
+    num_drafts = num_drafts if siblings is None else NUM_NODES
     num_rows = num_requests * (num_drafts + 1) - int(packed)
     counts = torch.full((num_requests,), num_drafts)
     counts[-1] -= int(packed)
@@ -95,8 +101,9 @@ def _verify(
         _map() if small_vocabulary else None,
         RowStats.empty(*size[:2]) if with_stats and not one_hot else None,
         mask_of(masked and not one_hot, vocab_size, *size[:2]),
+        parents=None if siblings is None else torch.zeros(size[:2], dtype=torch.int64),
+        siblings=siblings,
     )
-    rule = probe(method, num_drafts)
     sampling = sampling_of(num_requests, truncates, is_mixed)
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
     verify(logits, draft, sampling, rule, streams_of(num_requests), mask=mask)
@@ -167,6 +174,8 @@ def _logprobs(
 
 ODD: dict[str, Any] = {"vocab_size": ODD_VOCAB_SIZE}
 CUTS: dict[str, Any] = {"truncates": True}
+MASKS: dict[str, Any] = {"masked": True}
+MIXED: dict[str, Any] = {"truncates": True, "is_mixed": True}
 SHORT: dict[str, Any] = {"vocab_size": SHORT_VOCAB_SIZE, "truncates": True}
 Batches = dict[str, dict[str, Any]]
 """Words of a name -> what sets a verification apart."""
@@ -197,34 +206,23 @@ SHAPES: Batches = {
 }
 SHORT_ROWS: Batches = {
     "short vocabulary, truncated": SHORT,
-    "masked, short vocabulary, truncated": SHORT | {"masked": True},
+    "masked, short vocabulary, truncated": SHORT | MASKS,
 }
 MASKED_SHAPES: Batches = {
-    f"masked, {words}": chosen | {"masked": True}
-    for words, chosen in {
-        "one-hot drafts": {"one_hot": True},
-        "smaller vocabulary, no statistics, packed rows": {
-            "small_vocabulary": True,
-            "with_stats": False,
-            "packed": True,
-        },
-        **{
-            words: SHAPES[words]
-            for words in (
-                "odd vocabulary",
-                "many requests",
-                "many requests, truncated",
-                "largest vocabulary, 8 drafts",
-            )
-        },
-    }.items()
+    "masked, one-hot drafts": MASKS | {"one_hot": True},
+    "masked, smaller vocabulary, no statistics, packed rows": MASKS
+    | {"small_vocabulary": True, "with_stats": False, "packed": True},
+    "masked, odd vocabulary": MASKS | ODD,
+    "masked, many requests": MASKS | {"num_requests": MANY_REQUESTS},
+    "masked, many requests, truncated": MASKS | CUTS | {"num_requests": MANY_REQUESTS},
+    "masked, largest vocabulary, 8 drafts": MASKS | {"vocab_size": LARGEST_VOCAB_SIZE, "num_drafts": 8},
 }
 BATCHES: Batches = {
     "truncated": CUTS,
-    "mixed": CUTS | {"is_mixed": True},
-    "masked": {"masked": True},
-    "masked and truncated": CUTS | {"masked": True},
-    "masked and mixed": CUTS | {"is_mixed": True, "masked": True},
+    "mixed": MIXED,
+    "masked": MASKS,
+    "masked and truncated": CUTS | MASKS,
+    "masked and mixed": MIXED | MASKS,
 }
 """Whether requests may cut, all of them or some, and whether rows have masks."""
 
@@ -234,11 +232,16 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def verifications(method: AnyMethod, dtype: torch.dtype, batches: Batches, *words: str) -> Iterator[Launch]:
-    """Verifications of batches; `words` stand at the end of their names."""
+def verifications(
+    method: AnyMethod, dtype: torch.dtype, batches: Batches, *words: str, siblings: SiblingDraws | None = None
+) -> Iterator[Launch]:
+    """Verifications of batches of chains, or with siblings of trees; `words` stand at the end of their names."""
+    # of chains and of trees
+    is_both = siblings is not None and not isinstance(method, TreeMethod)
+    called = f"{method.value} trees" if is_both else method.value
     for batch, chosen in batches.items():
-        name = ", ".join(word for word in (method.value, batch, *words) if word)
-        yield f"verify {name}", partial(_verify, method, dtype, **chosen)
+        name = ", ".join(word for word in (called, batch, *words) if word)
+        yield f"verify {name}", partial(_verify, method, dtype, **chosen, siblings=siblings)
 
 
 def every_method(dtype: torch.dtype) -> Iterator[Launch]:

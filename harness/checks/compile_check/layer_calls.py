@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from harness.checks.compile_check.core_calls import CAPACITY, NUM_REQUESTS, VOCAB_SIZE, name_of
 from harness.engine.compile_ahead.compile import Launch
 from harness.models.fp8_linear import FP8
 from harness.models.fused.absorb_queries import absorb_queries
@@ -33,8 +34,6 @@ from harness.models.fused.tilings import COLUMNS
 from harness.models.fused.tree_rows import TreeRows
 from harness.models.fused.widen import widen
 
-VOCAB_SIZE = 128_256
-NUM_REQUESTS = 16
 MANY_ROWS = 64
 """So many that no row's keys are shared out over programs."""
 
@@ -77,8 +76,6 @@ BUILT_IN_DRAFT_MODEL = LayerSizes(128, 2, 1, 64, 384)
 GLM_47_FLASH = ExpertSizes(2048, 64, 1536, Choice(4, 1, 1, True, 1.8))
 IN_GROUPS = ExpertSizes(512, 24, 128, Choice(4, 6, 3, True, 1.0))
 GLM_47_FLASH_LATENTS = LatentSizes(20, 768, 512, 64, 192, 256)
-CAPACITY = 2048
-"""Positions of a slot."""
 NUMS_OF_SHARES = (2, 4)
 """That a product may leave to be summed."""
 
@@ -177,7 +174,7 @@ def _latents(sizes: LatentSizes, dtype: torch.dtype, num_tokens: int) -> None:
 
 def layers(dtype: torch.dtype) -> Iterator[Launch]:
     """The decoder layers that are compiled for every type and target."""
-    name = str(dtype).removeprefix("torch.")
+    name = name_of(dtype)
     yield f"Llama-3-8B, 4 tokens, {name}", partial(_layer, LLAMA_3_8B, dtype, 4)
     yield f"GLM-4.7-Flash, 64 tokens, {name}", partial(_experts, GLM_47_FLASH, dtype, 64)
     yield f"GLM-4.7-Flash, 4 tokens, {name}", partial(_latents, GLM_47_FLASH_LATENTS, dtype, 4)
