@@ -102,7 +102,7 @@ def _verify(
         RowStats.empty(*size[:2]) if with_stats and not one_hot else None,
         mask_of(masked and not one_hot, vocab_size, *size[:2]),
         parents=None if siblings is None else torch.zeros(size[:2], dtype=torch.int64),
-        siblings=siblings,
+        siblings=siblings or SiblingDraws.distinct,
     )
     sampling = sampling_of(num_requests, truncates, is_mixed)
     logits, mask = torch.empty(num_rows, vocab_size, dtype=dtype), mask_of(masked, vocab_size, num_rows)
