@@ -95,9 +95,6 @@ class Ranking:
             self.compared.cells, key=lambda cell: self._on_common[cell.record.cell_id].distribution(THROUGHPUT)[0]
         )
 
-    def _observed(self, cell: CellResult) -> float:
-        return self._on_common[cell.record.cell_id].estimate(THROUGHPUT).value
-
     @cached_property
     def _on_common(self) -> dict[str, Estimates]:
         prompt_ids = self.compared.prompt_ids
