@@ -40,6 +40,7 @@ from harness.models.known_fields import (
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.known_tensors import OTHER_LAYOUTS, Tensors, head_tensors, model_tensors, mtp_tensors
 from harness.models.model_types import MODEL_TYPES, takes_general_path
+from harness.models.tokenizer import overruled_eos
 from harness.records.strict_json import shown
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
@@ -286,6 +287,9 @@ class Account:
         if self._accepted.section == "target":
             self.read_file(GENERATION_CONFIG, GENERATION)
             self.read_file(TOKENIZER_CONFIG, tokenizer_layout(runs_code=runs_code))
+            overruled = overruled_eos(self._folder, self.fields.get("eos_token_id"))
+            if overruled is not None:
+                self.assume(overruled)
 
     def take_defaults(self, place: str, fields: Fields, model_type: str) -> None:
         """Note what the configuration class fills in for fields that are not stated."""

@@ -119,8 +119,10 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
     fields = _fields(folder)
     _check_kind(folder, LANGUAGE_MODEL, fields, {})
     model_type = fields.get("model_type")
+    vocab_size = fields.get("vocab_size")
     if takes_general_path(model_type, layers):
         # sizes and shapes are for transformers
+        eos_token_ids(None, None, folder, vocab_size if type(vocab_size) is int else None)
         _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
         return
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
@@ -131,7 +133,7 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
     _check_sizes(folder, fields)
     # what no one can vouch for, before shapes that follow from it
     model_account(folder, fields, accepted, layers=layers)
-    eos_token_ids(None, None, folder)
+    eos_token_ids(None, None, folder, vocab_size)
     tensors = _tensors(folder, weights)
     _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
     _check_types(folder, tensors)

@@ -74,5 +74,7 @@ def target_here(target: TargetConfig) -> DescribedTarget | None:
         return None
     stands_in = folder != own
     tokenizer = load_own_tokenizer(folder)
-    eos = eos_token_ids(described.fields.get("eos_token_id"), None if stands_in else tokenizer, own)
+    eos = eos_token_ids(
+        described.fields.get("eos_token_id"), None if stands_in else tokenizer, own, described.vocab_size
+    )
     return DescribedTarget(target.name, tokenizer, stands_in, num_positions, described.vocab_size, eos)

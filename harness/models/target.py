@@ -112,7 +112,7 @@ class TargetModel:
         self.cache_dtype: torch.dtype | None = None
         """Of keys and values in caches made from here on, the drafter's too; None for the type of the states."""
         self.eos_token_ids = eos_token_ids(
-            self.config.eos_token_id, None if tokenizer_stands_in else tokenizer, self.path
+            self.config.eos_token_id, None if tokenizer_stands_in else tokenizer, self.path, self.vocab_size
         )
 
     def _attend_through_slots(self) -> None:

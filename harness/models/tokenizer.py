@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.models.checkpoint import CheckpointError, read_fields, read_json, reason_of
-from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
+from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer, stored_token_ids
 from harness.records.strict_json import shown
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def _read_from(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def eos_token_ids(configured: int | list[int] | None, tokenizer: Any, path: Path | None) -> frozenset[int]:
+def eos_token_ids(
+    configured: int | list[int] | None, tokenizer: Any, path: Path | None, vocab_size: int | None
+) -> frozenset[int]:
     """Every token that ends a sequence: by generation_config.json, else config.json, and by the tokenizer.
 
     Files are read as they are, because a configuration class fills in an id of its own where a file names none.
@@ -82,18 +84,49 @@ def eos_token_ids(configured: int | list[int] | None, tokenizer: Any, path: Path
         configured: what the configuration of a model says that lies in no folder.
         tokenizer: None for one that stands in.
         path: the model's folder.
+        vocab_size: of the model; None where its files do not say.
+
+    Raises:
+        CheckpointError: one is no token of the model, which no answer would end with.
     """
-    stated = configured if path is None else stated_eos(path)
-    found = [*(stated if isinstance(stated, list) else [stated]), getattr(tokenizer, "eos_token_id", None)]
-    ids = [token for token in found if token is not None]
-    wrong = [token for token in ids if type(token) is not int or token < 0]
+    stated = _listed(configured) if path is None else stated_eos(path)
+    ids = [*stated, *_listed(getattr(tokenizer, "eos_token_id", None))]
+    wrong = [token for token in ids if type(token) is not int or not 0 <= token < (vocab_size or token + 1)]
     if wrong:
-        raise CheckpointError(f"{path}: eos_token_id: expected ids of tokens, found {shown(wrong[0])}")
+        below = "" if vocab_size is None else f" from 0 to {vocab_size - 1}"
+        raise CheckpointError(f"{path}: eos_token_id: expected ids of tokens{below}, found {shown(wrong[0])}")
     return frozenset(ids)
 
 
-def stated_eos(folder: Path) -> int | list[int] | None:
+def stated_eos(folder: Path) -> list[int]:
     """The contents of a folder's files."""
-    generation = folder / "generation_config.json"
-    stated = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    return read_json(folder / "config.json").get("eos_token_id") if stated is None else stated
+    return _generation_eos(folder) or _listed(read_json(folder / "config.json").get("eos_token_id"))
+
+
+def overruled_eos(folder: Path, configured: Any) -> str | None:
+    """What to say where config.json names tokens that generation_config.json, which is taken, leaves out."""
+    generation, own = _generation_eos(folder), _listed(configured)
+    taken = {*map(str, generation), str(_eos_of_tokenizer(folder))}
+    if not generation or taken.issuperset(map(str, own)):
+        return None
+    return (
+        f"config.json names eos_token_id = {shown(own)}, and generation_config.json {shown(generation)}, which counts "
+        "beside the tokenizer's own"
+    )
+
+
+def _generation_eos(folder: Path) -> list[Any]:
+    file = folder / "generation_config.json"
+    return _listed(read_json(file).get("eos_token_id")) if file.is_file() else []
+
+
+def _listed(stated: Any) -> list[Any]:
+    return stated if isinstance(stated, list) else [] if stated is None else [stated]
+
+
+def _eos_of_tokenizer(folder: Path) -> int | None:
+    """The id of the token that ends a sequence; None where no JSON tells it."""
+    file = folder / "tokenizer_config.json"
+    token = read_json(file).get("eos_token") if file.is_file() else None
+    text = token.get("content") if isinstance(token, dict) else token
+    return (stored_token_ids(folder) or {}).get(text) if isinstance(text, str) else None

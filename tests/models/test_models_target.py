@@ -140,8 +140,15 @@ def test_rotary_table_keeps_its_precision(tmp_path):
 
 def test_eos_tokens_are_those_of_the_files_and_the_tokenizer(folder):
     assert load_target(folder).eos_token_ids == {3, 5}
+    assert not any("eos_token_id" in text for text in load_target(folder).assumptions)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
-    assert load_target(folder).eos_token_ids == {5, 7, 8}
+    target = load_target(folder)
+    assert target.eos_token_ids == {5, 7, 8}
+    # 3, which config.json names, ends nothing
+    (told,) = [text for text in target.assumptions if "eos_token_id" in text]
+    assert told.startswith("config.json names eos_token_id = [3], and generation_config.json [7, 8], which counts")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 3]}))
+    assert not any("eos_token_id" in text for text in load_target(folder).assumptions)
     (folder / "generation_config.json").unlink()
     edit_config(folder, drop=("eos_token_id",))
     # not 2, which the configuration class of Llama would fill in

@@ -30,6 +30,10 @@ TARGETS = {
     "num_key_value_heads": (lambda at: model(at, num_key_value_heads=1), "self_attn.k_proj.weight of shape [64, 256]"),
     "vocab_size": (lambda at: model(at, vocab_size=6000), "model.embed_tokens.weight of shape [6000, 256]"),
     "a field of the future": (lambda at: model(at, attention_temperature=0.7), "attention_temperature = 0.7"),
+    "eos_token_id beyond the vocabulary": (
+        lambda at: written(model(at) / "generation_config.json", '{"eos_token_id": [99999]}'),
+        "eos_token_id: expected ids of tokens from 0 to 6143, found 99999",
+    ),
     "eos_token_id": (
         lambda at: written(model(at) / "generation_config.json", '{"eos_token_id": "4"}'),
         "eos_token_id = '4' in generation_config.json",
