@@ -19,9 +19,9 @@ from kernels.contract import Draft, DraftSampling
 class OwnDrafter:
     """Which one it is, and what its drafts must fit.
 
-    Tensors alone are looked at while a step is launched, never their values: a GPU would have to be waited for. Token
-    ids are checked where they come to the host with what the step decided; until then `readable` keeps the target's
-    embedding from reading beside its memory.
+    Tensors alone are looked at while a step is launched, not their values on a GPU, which would have to be waited for.
+    Token ids and counts are checked where they come to the host with what the step decided; until then `readable` keeps
+    the target's embedding from reading beside its memory.
     """
 
     kind: str
@@ -34,8 +34,8 @@ class OwnDrafter:
         """What `propose` returned for a batch.
 
         Raises:
-            ValueError: it is no Draft, not of the batch's size, a tree, or its logits are missing, or there for drafts
-                that are one-hot.
+            ValueError: it is no Draft, not of the batch's size, a tree, or its logits are missing, of another size, or
+                there for drafts that are one-hot.
         """
         wanted = f"drafter.kind: expected propose of {self.kind} to return a kernels.contract.Draft"
         if not isinstance(draft, Draft):
@@ -50,6 +50,10 @@ class OwnDrafter:
                     f"{wanted} with {name} {list(shape)} int64 as its batch says, found {list(tensor.shape)} "
                     f"{str(tensor.dtype).removeprefix('torch.')}"
                 )
+        counts = draft.num_draft_tokens
+        if counts.device.type == "cpu" and len(counts) and int(counts.max()) > size[1]:
+            # as the host sees it of a GPU, but there without waiting
+            self.check_count(int(counts.max()), size[1], f"row {int(counts.argmax())} of its batch")
         if draft.parents is not None:
             raise ValueError(f"{wanted} that is a chain, found parents {list(draft.parents.shape)}")
         sampling, logits = self.draft_sampling, draft.logits
@@ -64,6 +68,15 @@ class OwnDrafter:
                 "found none; draw by harness.drafters.draft_logits.DraftLogits, which keeps them, or use "
                 "drafting.sampling=greedy"
             )
+        if logits is not None:
+            kept = draft.draft_to_target
+            num_ids = self.vocab_size if kept is None else kept.shape[0]
+            is_enough = logits.dim() == 3 and logits.shape[1] >= size[1] and logits.shape[2] == num_ids
+            if not (is_enough and logits.is_floating_point()):
+                raise ValueError(
+                    f"{wanted} with logits [{size[0]}, {size[1]}, {num_ids}] of numbers with a point, one for each of "
+                    f"its tokens, found {list(logits.shape)} {str(logits.dtype).removeprefix('torch.')}"
+                )
         return draft
 
     def readable(self, token_ids: Tensor) -> Tensor:
@@ -85,10 +98,17 @@ class OwnDrafter:
                 "shorter draft ends"
             )
 
-    def check_count(self, num_draft_tokens: int, where: object) -> None:
-        """Raises ValueError for a negative number of draft tokens; arguments as of `check_tokens`."""
-        if num_draft_tokens < 0:
+    def check_count(self, num_draft_tokens: int, most: int, where: object) -> None:
+        """Raises ValueError for a number of draft tokens below 0 or above the places of a round.
+
+        Args:
+            num_draft_tokens: of a round, on the host.
+            most: places of the round.
+            where: as of `check_tokens`.
+        """
+        if not 0 <= num_draft_tokens <= most:
+            limit = "0 or more" if num_draft_tokens < 0 else f"{most} at most"
             raise ValueError(
-                f"drafter.kind: expected num_draft_tokens of {self.kind} of 0 or more, found {num_draft_tokens} for "
+                f"drafter.kind: expected num_draft_tokens of {self.kind} of {limit}, found {num_draft_tokens} for "
                 f"{where}"
             )

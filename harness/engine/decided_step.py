@@ -54,7 +54,7 @@ class DecidedStep:
             own_drafter.check_tokens(self._layout.draft_ids(row), sequence)
             if sequence.request.grammar_state is None:
                 # else the device may have deferred the request
-                own_drafter.check_count(self._layout.num_drafted(row), sequence)
+                own_drafter.check_count(row[self._layout.counts + 1], self._layout.width - 1, sequence)
 
     @property
     def is_valid(self) -> bool:

@@ -138,6 +138,17 @@ def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words)
             "found 6144 as draft token 2 of round",
         ),
         ("LessThanNone", "greedy", "of 0 or more, found -1 for round 1 of prompt"),
+        ("MoreThanAsked", "greedy", "of 4 at most, found 6 for row 0 of its batch"),
+        (
+            "NarrowLogits",
+            "sampled",
+            "with logits [1, 4, 6144] of numbers with a point, one for each of its ",
+        ),
+        (
+            "WholeLogits",
+            "sampled",
+            "with logits [1, 4, 6144] of numbers with a point, one for each of its ",
+        ),
     ],
 )
 def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, sampling, found, tmp_path, capsys):
@@ -150,6 +161,21 @@ def test_what_is_no_draft_of_its_batch_is_refused_in_a_line(name, sampling, foun
     errors = capsys.readouterr().err
     assert "drafter.kind: expected " in errors and f" of {kind} " in errors and found in errors
     assert "Traceback" not in errors
+
+
+def test_logits_without_a_distribution_are_laid_to_its_own_drafter(tmp_path, capsys):
+    """Would catch a message that sends the user to weights which the drafter does not have."""
+    kind = "tests.support.own_drafters:NoNumbers"
+    settings = [f"drafter.kind={kind}", "drafting.sampling=sampled", "measurement.baseline=false", *SMALL]
+    assert main([*settings, f"output.folder={tmp_path}"]) != 0
+    assert f"check the logits of drafter.kind={kind}, the weights of target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "limit"), [(-1, "0 or more"), (4, "3 at most")])
+def test_a_count_that_comes_from_a_device_is_checked_on_the_host(count, limit):
+    """As on a GPU, where counts are not looked at while a step is launched."""
+    with pytest.raises(ValueError, match=f"num_draft_tokens of tests:it of {limit}, found {count} for"):
+        OwnDrafter("tests:it", DraftSampling.greedy, 9).check_count(count, 3, "round 2")
 
 
 @pytest.mark.parametrize("graphs", [False, True])

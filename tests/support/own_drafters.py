@@ -97,6 +97,41 @@ class LessThanNone(LastToken):
         return Draft(super().propose(batch).token_ids, torch.full_like(batch.lengths, -1))
 
 
+class MoreThanAsked(LastToken):
+    """Counts two draft tokens more than it returns."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        return replace(draft, num_draft_tokens=draft.num_draft_tokens + 2)
+
+
+class NarrowLogits(FixedLogits):
+    """Gives logits of too few tokens."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        assert draft.logits is not None
+        return replace(draft, logits=draft.logits[..., :-100].contiguous())
+
+
+class WholeLogits(FixedLogits):
+    """Gives logits that are whole numbers."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        assert draft.logits is not None
+        return replace(draft, logits=draft.logits.to(torch.int32))
+
+
+class NoNumbers(FixedLogits):
+    """Gives logits that are no numbers."""
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        assert draft.logits is not None
+        return replace(draft, logits=torch.full_like(draft.logits, torch.nan), row_stats=None)
+
+
 class RubbishBehind(LastToken):
     """Drafts one token; what lies behind it is no token."""
 

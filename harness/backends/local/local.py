@@ -16,6 +16,8 @@ from harness.backends.local.warm_up import first_steps
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts
 from harness.config.device import resolve_device, resolved_backend
+from harness.config.imported import ImportPath
+from harness.config.models import DrafterKind
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
@@ -121,7 +123,7 @@ class LocalBackend:
 
         def follow_up(answer: Answer) -> Request | None:
             if answer.is_invalid:
-                raise ValueError(_invalid(answer))
+                raise ValueError(_invalid(answer, self.cell.drafter.kind))
             conversation, answers = played.conversation(answer), played.answers(answer)
             request = None
             if answer.turn + 1 < len(conversation.prompt.turns):
@@ -277,11 +279,12 @@ class _Played:
         return request.prompt_id, request.sample
 
 
-def _invalid(answer: Answer) -> str:
+def _invalid(answer: Answer, drafter: DrafterKind | ImportPath) -> str:
     """The message for a request whose tokens mean nothing."""
     key = answer.prompt_id, answer.turn, answer.sample
+    own = f"the logits of drafter.kind={drafter.value}, " if isinstance(drafter, ImportPath) else ""
     return (
         f"request (prompt, turn, sample) = {key}: expected finite logits and "
         "drafts that their distribution can have produced, found a row without a distribution (NaN, +inf or all "
-        "forbidden) or an impossible draft; check the weights of target and drafter, and backend.dtype"
+        f"forbidden) or an impossible draft; check {own}the weights of target and drafter, and backend.dtype"
     )
