@@ -10,10 +10,11 @@ from typing import Any
 from harness.analysis.flat_settings import distinct_values, flattened
 from harness.analysis.sessions import sessions_label
 from harness.config.constraint import AnswerDrafts
+from harness.config.drafter import DRAFTER, drafter_traits
 from harness.config.drafting import DraftingConfig, SiblingsChoice, siblings_of
 from harness.config.guarantee import rounding_labels, weights_label
 from harness.config.identity import key_without
-from harness.config.models import DRAFTERS, Weights, drafter_traits
+from harness.config.models import Weights
 from harness.config.recorded import check_recorded
 from harness.config.tree import is_chain
 from harness.config.usage import used_settings
@@ -56,7 +57,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "target": setting("target.name"),
         "target_weights": target_weights,
         "drafter": drafter,
-        "drafter_path": setting("drafter.path") or setting("drafter").get("shape") or "",
+        "drafter_path": setting("drafter").get("path") or setting("drafter").get("shape") or "",
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),
@@ -190,7 +191,10 @@ def _workload(config: Mapping[str, Any]) -> str:
 
 
 _IN_NAMES = {
-    f"drafter.{name}" for traits in DRAFTERS.values() for name in traits.settings if f"{{{name}}}" in traits.name
+    f"drafter.{name}"
+    for kind in DRAFTER.names
+    for name in DRAFTER.field_names(kind)
+    if f"{{{name}}}" in drafter_traits(kind).name
 }
 """No column holds these, but the name of the drafter does."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from harness.config.constraint import AnswerDrafts, ConstraintConfig
+from harness.config.drafter import DRAFTER, DrafterConfig, DrafterKind, drafter_of, tree_drafters
 from harness.config.drafting import (
     DraftingConfig,
     DraftSamplingChoice,
@@ -19,7 +20,7 @@ from harness.config.drafting import (
     siblings_of,
 )
 from harness.config.imported import ImportPath, is_import_path
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import TargetConfig
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.server import ServerConfig
 from harness.config.tree import DynamicTree, most_children
@@ -30,7 +31,7 @@ from harness.config.workload import WorkloadConfig
 from kernels.methods import DraftSampling, OwnMethod, SiblingDraws, VerificationMethod
 from kernels.verification import Verification
 
-UNIONS: dict[str, Union] = {union.section: union for union in (VERIFICATION,)}
+UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION)}
 """The sections of a cell whose value is one of several dataclasses."""
 
 
@@ -47,7 +48,7 @@ class CellConfig:
     """
 
     target: TargetConfig = field(default_factory=TargetConfig)
-    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    drafter: DrafterConfig = field(default_factory=lambda: drafter_of(DrafterKind.none))
     drafting: DraftingConfig = field(default_factory=DraftingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     verification: Verification = field(default_factory=lambda: Verification(VerificationMethod.probabilistic))
@@ -143,6 +144,7 @@ class CellConfig:
         for applies, reason in INVALID_COMBINATIONS:
             if not self.is_baseline and applies(self):
                 found = {name: getattr(self, name) for name in ("draft_sampling", "siblings", "refusal")}
+                found |= {"drafter_refusal": self.drafter.refusal(self), "tree_drafters": ", ".join(tree_drafters())}
                 return reason.format(**vars(self), **found)
         return None
 
@@ -156,17 +158,6 @@ def _lacks_method(cell: CellConfig) -> bool:
     method = cell.verification.method
     found = None if isinstance(method, OwnMethod) else cell.server.traits.drafts_of(method)
     return cell.is_served and cell.draft_sampling not in (found or ())
-
-
-def _lacks_weights(cell: CellConfig) -> bool:
-    drafter = cell.drafter
-    return drafter.has_model and drafter.weights is Weights.checkpoint and drafter.path is None
-
-
-def _lacks_sizes(cell: CellConfig) -> bool:
-    drafter = cell.drafter
-    needs_shape = "shape" in drafter.traits.settings and drafter.weights is Weights.random
-    return needs_shape and drafter.path is None and drafter.shape is None
 
 
 def _draws_under_masks(cell: CellConfig) -> bool:
@@ -184,17 +175,6 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "server={server.engine.value} does not verify {draft_sampling.value} drafts by "
         "verification={verification.method.value}; harness/backends/server/README.md lists what each engine does",
     ),
-    (
-        lambda cell: (
-            cell.is_served
-            and cell.server.traits.looks_up_one_length
-            and cell.drafter.kind is DrafterKind.ngram
-            and not cell.drafter.ngram_min == cell.drafter.ngram_max <= cell.drafting.num_speculative_tokens
-        ),
-        "server={server.engine.value} looks up n-grams of one length and drafts nothing with K below it; use "
-        "drafter.ngram_min = drafter.ngram_max <= drafting.num_speculative_tokens, found {drafter.ngram_min}, "
-        "{drafter.ngram_max} and {drafting.num_speculative_tokens}",
-    ),
     *TREE_COMBINATIONS,
     (
         lambda cell: cell.drafting.num_speculative_tokens == 0,
@@ -202,25 +182,7 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "drafter={drafter.kind.value} proposes; the run without drafts is drafter=none, which measurement.baseline "
         "adds by itself",
     ),
-    (
-        lambda cell: _lacks_weights(cell) and not cell.target.is_built_in and not cell.drafter.traits.in_target,
-        "drafter={drafter.kind.value} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
-        "built-in target has one of its own",
-    ),
-    (
-        lambda cell: _lacks_weights(cell) and not cell.drafter.traits.in_zoo,
-        "drafter={drafter.kind.value} needs drafter.path, or drafter.weights=random: none is built in",
-    ),
-    (
-        lambda cell: _lacks_weights(cell) and cell.target.shape is not None and cell.drafter.traits.in_target,
-        "drafter={drafter.kind.value} is read from the target's own folder, and target.shape={target.shape} has none; "
-        "use drafter.weights=random, or drafter.path",
-    ),
-    (
-        lambda cell: _lacks_sizes(cell) and not cell.target.is_built_in,
-        "drafter={drafter.kind.value} with drafter.weights=random needs drafter.shape or drafter.path: its sizes do "
-        "not follow from those of target {target.name}",
-    ),
+    (lambda cell: cell.drafter.refusal(cell) is not None, "{drafter_refusal}"),
     (
         lambda cell: cell.drafter.traits.is_one_hot and DraftSampling.greedy not in _samplings(cell),
         "verification={verification.method.value} needs a drafter with a distribution; drafter={drafter.kind.value} "

@@ -59,7 +59,7 @@ def determinants(
     plain = plain_values(replace(normal, verification=normal.verification.at(normal.drafting.num_speculative_tokens)))
     models: dict[str, Any] = dict(model_fingerprints or {})
     if model_fingerprints is None:
-        models = {role: [plain[role][name] for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
+        models = {role: [plain[role].get(name) for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
     workload = plain["workload"]
     if prompts_fingerprint is not None:
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}

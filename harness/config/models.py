@@ -1,4 +1,4 @@
-"""The typed settings of the models that a cell runs: the target, the drafter, and where their weights come from.
+"""The typed settings of the target, and what settings of any model are made of.
 
 Knows neither torch nor Hydra.
 """
@@ -11,70 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
-
-from harness.config.imported import OrImported, named
-
-
-class DrafterKind(Enum):
-    """Who proposes; harness.drafters.registry says how."""
-
-    none = "none"
-    eagle = "eagle"
-    eagle3 = "eagle3"
-    mtp = "mtp"
-    peagle = "peagle"
-    dflash = "dflash"
-    draft_model = "draft_model"
-    ngram = "ngram"
-    suffix = "suffix"
-
-
-@dataclass(frozen=True)
-class DrafterTraits:
-    """What is true of a kind of drafter, whatever its settings."""
-
-    has_model: bool = False
-    """Whether it is a network that the harness loads."""
-    is_one_hot: bool = False
-    """Whether it has no distribution to draw from."""
-    drafts_trees: bool = False
-    """Whether it can propose several tokens for a position."""
-    in_target: bool = False
-    """Whether it lies in the target's own folder and has the target's sizes."""
-    in_zoo: bool = True
-    """Whether the built-in target has one."""
-    settings: tuple[str, ...] = ()
-    """Settings of the section drafter that only such kinds use."""
-    name: str = "{kind}"
-    """What tables call it, by its settings."""
-
-
-DRAFTERS = {
-    DrafterKind.none: DrafterTraits(is_one_hot=True),
-    DrafterKind.eagle: DrafterTraits(has_model=True, drafts_trees=True),
-    DrafterKind.eagle3: DrafterTraits(has_model=True, drafts_trees=True, settings=("aux_layers",)),
-    DrafterKind.mtp: DrafterTraits(has_model=True, drafts_trees=True, in_target=True),
-    DrafterKind.peagle: DrafterTraits(has_model=True, settings=("aux_layers",)),
-    DrafterKind.dflash: DrafterTraits(has_model=True, in_zoo=False, settings=("aux_layers", "anchor")),
-    DrafterKind.draft_model: DrafterTraits(has_model=True, drafts_trees=True, settings=("shape",)),
-    DrafterKind.ngram: DrafterTraits(
-        is_one_hot=True,
-        drafts_trees=True,
-        settings=("ngram_max", "ngram_min", "ngram_match"),
-        name="{kind} ({ngram_min} to {ngram_max})",
-    ),
-    DrafterKind.suffix: DrafterTraits(
-        is_one_hot=True,
-        settings=("suffix_min", "suffix_factor", "suffix_history"),
-        name="{kind} (from {suffix_min}, x {suffix_factor}, history {suffix_history})",
-    ),
-}
-_OF_ONES_OWN = DrafterTraits()
-
-
-def drafter_traits(kind: str) -> DrafterTraits:
-    """What is true of a kind, by its value; of one that is not ours, that it brings everything itself."""
-    return DRAFTERS[DrafterKind(kind)] if kind in DrafterKind.__members__ else _OF_ONES_OWN
 
 
 class Weights(Enum):
@@ -142,13 +78,6 @@ AS_FILED = HeadChoices()
 """Nothing but what files say."""
 
 
-class NgramMatch(Enum):
-    """Which of several occurrences of a suffix is continued."""
-
-    latest = "latest"
-    earliest = "earliest"
-
-
 class Layers(Enum):
     """Whose code computes the layers of a language model."""
 
@@ -185,7 +114,7 @@ class TargetConfig:
 
     def __post_init__(self) -> None:
         require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
-        _require_shape_alone("target", self.shape, self.path, self.weights)
+        require_shape_alone("target", self.shape, self.path, self.weights)
         source = self.path or self.shape
         if source is not None and self.name == "zoo":
             self.name = checkpoint_name(source)
@@ -196,72 +125,8 @@ class TargetConfig:
         return self.path is None and self.shape is None
 
 
-@dataclass
-class DrafterConfig:
-    """The proposer."""
-
-    kind: OrImported[DrafterKind] = DrafterKind.none
-    """Who proposes; none is the autoregressive baseline, PACKAGE.MODULE:NAME builds one of your own."""
-    path: str | None = None
-    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
-    preferred: str | None = None
-    """Hugging Face id of the drafter for target.preferred; both are taken, or neither."""
-    revision: str | None = None
-    """Revision of a Hugging Face id."""
-    weights: Weights = Weights.checkpoint
-    """The checkpoint's, or random ones; without a path, of the sizes that the public heads have for such a target."""
-    shape: str | None = None
-    """draft_model: sizes of a public model, by name, instead of a path; needs weights=random."""
-    accept_unknown: list[str] = field(default_factory=list)
-    """The same of the drafter's files: fields and tensors that are left out because you vouch for them."""
-    aux_layers: list[int] = field(default_factory=list)
-    """Layers of the target, counted from 0, whose entering states the head reads; empty: those that its file says. The
-    state after the last layer is that entering layer n of n."""
-    anchor: Anchor | None = None
-    """dflash: what the first place of a block predicts: mask is nothing, first is the first draft token; null: what its
-    file says."""
-    ngram_max: int = 4
-    """ngram: longest suffix that is looked up in the sequence so far."""
-    ngram_min: int = 2
-    """ngram: shortest suffix that is looked up."""
-    ngram_match: NgramMatch = NgramMatch.latest
-    """ngram: which occurrence of the longest suffix counts: the latest, or, as in vLLM, the earliest."""
-    suffix_min: int = 2
-    """suffix: shortest suffix that is looked up in the sequence so far."""
-    suffix_factor: float = 1.0
-    """suffix: draft tokens proposed for each token of the suffix that was found."""
-    suffix_history: int = 0
-    """suffix: tokens of all requests of a block that are searched together; 0 searches each request's own alone."""
-
-    def __post_init__(self) -> None:
-        self.kind = named("drafter.kind", DrafterKind.__members__, self.kind)
-        require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
-        _require_shape_alone("drafter", self.shape, self.path, self.weights)
-        layers = self.aux_layers
-        different = len(set(layers)) == len(layers) and all(index >= 0 for index in layers)
-        require(different, "drafter.aux_layers", "different layers, counted from 0", layers)
-        require(
-            1 <= self.ngram_min <= self.ngram_max, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min
-        )
-        require(self.suffix_min >= 1, "drafter.suffix_min", "at least 1", self.suffix_min)
-        require(self.suffix_history >= 0, "drafter.suffix_history", "0 or more tokens", self.suffix_history)
-        require(0 < self.suffix_factor < float("inf"), "drafter.suffix_factor", "a number above 0", self.suffix_factor)
-
-    @property
-    def traits(self) -> DrafterTraits:
-        return drafter_traits(self.kind.value)
-
-    @property
-    def head_choices(self) -> HeadChoices:
-        return HeadChoices(tuple(self.aux_layers), self.anchor)
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the drafter is a network that the harness loads."""
-        return self.traits.has_model
-
-
-def _require_shape_alone(section: str, shape: str | None, path: str | None, weights: Weights) -> None:
+def require_shape_alone(section: str, shape: str | None, path: str | None, weights: Weights) -> None:
+    """Raise ValueError where a shape is not the only source of a model's sizes, or its weights are not random."""
     if shape is not None:
         key = f"{section}.shape"
         require(path is None, key, f"a shape or {section}.path, not both", "both")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from harness.config.constraint import PolicyKind
-from harness.config.models import DrafterKind, require
+from harness.config.drafter import DrafterKind
+from harness.config.models import require
 from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from harness.config.models import DRAFTERS
 from kernels.methods import DraftSampling, TreeMethod, methods_with
 
 if TYPE_CHECKING:
     from harness.config.cell import CellConfig
 
 _TREE_METHODS = ", ".join(method.value for method in (*TreeMethod, *methods_with(lambda traits: traits.siblings)))
-_TREE_DRAFTERS = ", ".join(kind.value for kind, traits in DRAFTERS.items() if traits.drafts_trees)
 
 
 TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
@@ -32,7 +30,7 @@ TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     (
         lambda cell: cell.drafts_tree and not cell.drafter.traits.drafts_trees,
         "drafter={drafter.kind.value} proposes one token for a position, found drafting.tree={drafting.tree}; use "
-        f"drafter= one of {_TREE_DRAFTERS}",
+        "drafter= one of {tree_drafters}",
     ),
     (
         lambda cell: cell.drafts_tree and cell.drafter.traits.is_one_hot and not cell.drafts_dynamic_tree,

@@ -49,9 +49,13 @@ class Union:
         """Of the tag, with its section."""
         return f"{self.section}.{self.tag}"
 
+    def check_name(self, name: str) -> None:
+        """Raise ValueError unless a name is that of a built-in member, or PACKAGE.MODULE:NAME; imports nothing."""
+        named(self.key, dict.fromkeys(self.names), name)
+
     def check(self, name: str) -> None:
         """Raise ValueError unless a name is that of a member."""
-        named(self.key, dict.fromkeys(self.names), name)
+        self.check_name(name)
         if is_import_path(name):
             self.field_names(name)
 

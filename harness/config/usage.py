@@ -13,17 +13,11 @@ from typing import Any
 
 from harness.config.cell import UNIONS, CellConfig
 from harness.config.depth import PLANNER
-from harness.config.models import DRAFTERS, DrafterKind
+from harness.config.drafter import DrafterKind
 from harness.config.tree import is_chain
+from harness.config.union import Union
 from harness.config.view import SettingsView
 from kernels.methods import DraftSampling
-
-_OF_SOME_DRAFTERS = {
-    name: [kind.value for kind, traits in DRAFTERS.items() if name in traits.settings]
-    for name in dict.fromkeys(name for traits in DRAFTERS.values() for name in traits.settings)
-}
-"""Settings of the section drafter, and the kinds that use them."""
-
 
 _WITH_A_MODEL = "with a drafter that is a model, such as drafter=eagle3"
 USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str], ...] = (
@@ -75,15 +69,6 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: view.rounds_draft_logits,
         "with a draft-logit cache that rounds, such as drafting.cache_dtype=bfloat16 with backend.dtype=float32",
     ),
-    *(
-        (
-            (f"drafter.{name}",),
-            lambda view, kinds=kinds: view.value("drafter.kind") in kinds,
-            f"with drafter={' or '.join(kinds)}",
-        )
-        for name, kinds in _OF_SOME_DRAFTERS.items()
-    ),
-    (("drafter.preferred", "drafter.weights"), lambda view: view.has_model, _WITH_A_MODEL),
     (
         ("drafter.path",),
         lambda view: view.takes_checkpoint,
@@ -220,9 +205,12 @@ def _of_other_members(key: str, cells: Sequence[CellConfig]) -> str | None:
     if not name or section not in UNIONS:
         return None
     union, having = UNIONS[section], [cell for cell in cells if UNIONS[section].has(getattr(cell, section), name)]
-    with_member = f"with {section}={' or '.join(union.members_with(name))}"
+    *others, last = union.members_with(name) or ("a member that has it",)
+    with_member = f"with {section}={', '.join(others)}{' or ' if others else ''}{last}"
     if not having:
         return with_member
+    if section != "verification":
+        return None
     unused = [cell.verification.rule.unused(cell.drafts_tree) for cell in having]
     return None if any(name not in found for found in unused) else f"{with_member} and {unused[0][name]}"
 
@@ -248,7 +236,16 @@ def _reset(settings: Any, default: Any, unused: Collection[str], prefix: str = "
         key, value, reset = f"{prefix}{item.name}", getattr(settings, item.name), getattr(default, item.name)
         if key in unused:
             value = reset
-        elif is_dataclass(value) and key not in UNIONS:
+        elif key in UNIONS:
+            value = _reset_member(UNIONS[key], value, unused)
+        elif is_dataclass(value):
             value = _reset(value, reset, unused, f"{key}.")
         values[item.name] = value
     return replace(settings, **values)
+
+
+def _reset_member(union: Union, value: Any, unused: Collection[str]) -> Any:
+    """The same member with the defaults of the settings that it does not use."""
+    name, fields_of = union.parts(value)
+    kept = {key: item for key, item in fields_of.items() if f"{union.section}.{key}" not in unused}
+    return value if len(kept) == len(fields_of) else union.build(name, kept)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.config.imported import ImportPath, is_import_path
-from harness.config.union import Union
+from harness.config.union import Union, immutable
 from kernels.methods import NAMED_METHODS, OwnMethod, Rule, VerificationMethod
 from kernels.verification import Verification
 
@@ -47,11 +47,12 @@ def verification_of(name: str, **parameters: Any) -> Verification:
         ValueError: there is no such method, or a parameter is out of range.
         TypeError: it has no such parameter.
     """
-    VERIFICATION.check(name)
+    VERIFICATION.check_name(name)
+    given = {key: immutable(value) for key, value in parameters.items()}
     if not is_import_path(name):
-        return Verification(NAMED_METHODS[name], **parameters)
+        return Verification(NAMED_METHODS[name], **given)
     method = own_method(ImportPath(name), KEY)
-    return Verification(method).with_rule(replace(method.own, **parameters))
+    return Verification(method).with_rule(replace(method.own, **given))
 
 
 def recorded_verification(verification: Verification, is_tree: bool) -> dict[str, Any]:

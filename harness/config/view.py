@@ -12,9 +12,10 @@ from typing import Any
 
 from harness.config.cell import UNIONS, CellConfig
 from harness.config.constraint import PolicyKind
+from harness.config.drafter import DrafterTraits, drafter_traits
 from harness.config.drafting import cache_rounds
 from harness.config.imported import ImportPath
-from harness.config.models import DrafterTraits, Weights, drafter_traits
+from harness.config.models import Weights
 from kernels.methods import DraftSampling
 
 

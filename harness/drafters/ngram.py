@@ -1,142 +1,58 @@
-"""Prompt lookup: the tokens that followed an earlier occurrence of the sequence's own suffix.
-
-Source: prompt lookup decoding (A. Saxena, 2023), as in transformers' and vLLM's n-gram speculators. The proposal is
-one-hot. A row whose suffix has not occurred before gets no draft tokens in that round. All rows are looked up at once,
-on the device that holds their tokens.
-
-A tree has the continuations of several occurrences, merged where they begin alike: those of the first one, then what
-each further one adds, until the tree is full.
-
-Shapes: B rows, C capacity of a row, K draft tokens; of a tree N nodes of depth D at most, W occurrences.
-"""
+"""Prompt lookup: what followed the last tokens where they occurred before (A. Saxena, 2023). No model."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from harness.drafters.dynamic_tree import DynamicTreeShape
-from harness.drafters.protocol import Batch, StatelessDrafter
-from kernels.contract import NO_TOKEN, Draft
+from harness.config.drafter import DrafterConfig, DrafterTraits
+from harness.config.models import require
 
-
-def lookup(
-    # [B, C] int64
-    token_ids: Tensor,
-    # [B] int64
-    lengths: Tensor,
-    longest: int,
-    shortest: int,
-    num_tokens: int,
-    num_matches: int = 1,
-    earliest: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The tokens after earlier occurrences of the end of each row: those of the longest suffix first.
-
-    Args:
-        token_ids: what a row holds beyond its length is not looked at.
-        lengths: number of tokens of each row, at least 1.
-        longest, shortest: lengths of the suffixes that are looked up.
-        num_tokens: K.
-        num_matches: W.
-        earliest: of occurrences of one length the earliest goes first, as in vLLM; else the most recent.
-
-    Returns:
-        ([B, W, K] int64 token ids, [B, W] int64 number of them that exist; 0 where there is no further occurrence).
-    """
-    capacity = token_ids.shape[1]
-    places = torch.arange(capacity, device=token_ids.device)
-    last = lengths.unsqueeze(1) - 1
-    # [B, C]: how many tokens up to each place, backwards, equal those up to the end
-    matched = torch.zeros_like(token_ids)
-    unbroken = places < last
-    for back in range(longest):
-        suffix = token_ids.gather(1, (last - back).clamp_min(0))
-        at_place = token_ids.gather(1, (places - back).clamp_min(0).expand_as(token_ids))
-        unbroken = unbroken & (at_place == suffix) & (places >= back)
-        matched += unbroken
-    ordered = capacity - 1 - places if earliest else places
-    score = torch.where(matched >= shortest, matched * capacity + ordered, -1)
-    best = score.amax(dim=1, keepdim=True) if num_matches == 1 else score.topk(num_matches, dim=1).values
-    place = best % capacity
-    first = torch.where(best >= 0, (capacity - 1 - place if earliest else place) + 1, lengths.unsqueeze(1))
-    count = (lengths.unsqueeze(1) - first).clamp(max=num_tokens)
-    wanted = first.unsqueeze(2) + torch.arange(num_tokens, device=token_ids.device)
-    found = token_ids.gather(1, wanted.clamp(max=capacity - 1).flatten(1))
-    return found.view(wanted.shape), count
+if TYPE_CHECKING:
+    from harness.config.cell import CellConfig
+    from harness.drafters.protocol import Drafter
+    from harness.drafters.registry import DrafterSetup
 
 
-def merged(
-    # [B, W, D] int64
-    continuations: Tensor,
-    # [B, W] int64
-    counts: Tensor,
-    num_nodes: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A tree of continuations, in which those that begin alike share the nodes of their beginning.
+class NgramMatch(Enum):
+    """Which of several occurrences of a suffix is continued."""
 
-    Args:
-        continuations: the most important one first.
-        counts: tokens of each that exist.
-        num_nodes: N.
-
-    Returns:
-        ([B, N] int64 token ids, NO_TOKEN beyond those there are; [B, N] int64 their parents as `Draft.parents`; [B]
-        int64 number of nodes).
-    """
-    num_rows, num_matches, depth = continuations.shape
-    exists = torch.arange(depth, device=counts.device) < counts[:, :, None]
-    equal = (continuations[:, :, None] == continuations[:, None]) & exists[:, :, None] & exists[:, None]
-    # [B, W, D], the first continuation with the same tokens up to there
-    owner = equal.long().cumprod(dim=3).argmax(dim=2)
-    is_new = exists & (owner == torch.arange(num_matches, device=counts.device)[:, None])
-    number = is_new.flatten(1).long().cumsum(dim=1) - 1
-    is_kept = is_new.flatten(1) & (number < num_nodes)
-    above = owner[:, :, :-1] * depth + torch.arange(depth - 1, device=counts.device)
-    parents = torch.full_like(owner, -1)
-    parents[:, :, 1:] = number.gather(1, above.flatten(1)).view(above.shape)
-    # one place more takes what is not kept
-    places = torch.where(is_kept, number, num_nodes)
-    found = continuations.new_full((2, num_rows, num_nodes + 1), NO_TOKEN)
-    found[0].scatter_(1, places, continuations.flatten(1))
-    found[1].scatter_(1, places, parents.flatten(1))
-    num_found = is_kept.sum(dim=1)
-    is_node = torch.arange(num_nodes, device=counts.device) < num_found[:, None]
-    token_ids, parents = torch.where(is_node, found[:, :, :-1], NO_TOKEN)
-    return token_ids, parents, num_found
+    latest = "latest"
+    earliest = "earliest"
 
 
-class NgramDrafter(StatelessDrafter):
-    """Looks the proposal up in the request's own sequence, prompt included."""
+@dataclass(frozen=True)
+class Ngram(DrafterConfig):
+    ngram_max: int = 4
+    """Longest suffix that is looked up in the sequence so far."""
+    ngram_min: int = 2
+    """Shortest suffix that is looked up."""
+    ngram_match: NgramMatch = NgramMatch.latest
+    """Which occurrence of the longest suffix counts: the latest, or, as in vLLM, the earliest."""
+    traits = DrafterTraits(is_one_hot=True, drafts_trees=True, name="{kind} ({ngram_min} to {ngram_max})")
 
-    def __init__(self, longest: int, shortest: int, earliest: bool = False) -> None:
-        self.longest = longest
-        self.shortest = shortest
-        self.earliest = earliest
+    def __post_init__(self) -> None:
+        fits = 1 <= self.ngram_min <= self.ngram_max
+        require(fits, "drafter.ngram_min", "1 <= ngram_min <= ngram_max", self.ngram_min)
 
-    def propose(self, batch: Batch) -> Draft:
-        found, counts = self._lookup(batch, batch.num_speculative_tokens, 1)
-        return Draft(found[:, 0], counts[:, 0])
+    def refusal(self, cell: CellConfig) -> str | None:
+        num_tokens = cell.drafting.num_speculative_tokens
+        has_one_length = self.ngram_min == self.ngram_max <= num_tokens
+        if cell.is_served and cell.server.traits.looks_up_one_length and not has_one_length:
+            return (
+                f"server={cell.server.engine.value} looks up n-grams of one length and drafts nothing with K below it; "
+                "use drafter.ngram_min = drafter.ngram_max <= drafting.num_speculative_tokens, found "
+                f"{self.ngram_min}, {self.ngram_max} and {num_tokens}"
+            )
+        return None
 
-    def _lookup(self, batch: Batch, num_tokens: int, num_matches: int) -> tuple[Tensor, Tensor]:
-        suffixes = self.longest, self.shortest
-        return lookup(batch.token_ids, batch.lengths, *suffixes, num_tokens, num_matches, self.earliest)
+    def build(self, setup: DrafterSetup) -> Drafter:
+        from harness.drafters.dynamic_tree import DynamicTreeShape
+        from harness.drafters.ngram_run import NgramDrafter, NgramTreeDrafter
 
-
-class NgramTreeDrafter(NgramDrafter):
-    """The same with the continuations of several occurrences, as many as the tree is wide."""
-
-    def __init__(self, longest: int, shortest: int, tree: DynamicTreeShape, earliest: bool = False) -> None:
-        super().__init__(longest, shortest, earliest)
-        self.tree = tree
-
-    def propose(self, batch: Batch) -> Draft:
-        bounds = self.tree.bounds
-        # a slot that holds fewer tokens has fewer occurrences
-        num_matches = min(bounds.width, batch.token_ids.shape[1])
-        found, counts = self._lookup(batch, bounds.depth, num_matches)
-        token_ids, parents, num_nodes = merged(found, counts, bounds.num_nodes)
-        return Draft(token_ids, num_nodes, parents=parents)
-
-    def keep_path(self, rows: slice | Tensor, starts: Tensor, path: Tensor) -> None:
-        """Nothing is kept."""
+        earliest = self.ngram_match is NgramMatch.earliest
+        if setup.tree is None:
+            return NgramDrafter(self.ngram_max, self.ngram_min, earliest)
+        assert isinstance(setup.tree, DynamicTreeShape), "its trees are those that it finds"
+        return NgramTreeDrafter(self.ngram_max, self.ngram_min, setup.tree, earliest)

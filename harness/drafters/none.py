@@ -1,15 +1,22 @@
-"""The autoregressive baseline: proposes nothing, so that every round is one token drawn from the target."""
+"""No drafts: the autoregressive baseline."""
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.drafters.protocol import Batch, StatelessDrafter
-from kernels.contract import Draft
+from harness.config.drafter import DrafterConfig, DrafterTraits
+
+if TYPE_CHECKING:
+    from harness.drafters.protocol import Drafter
+    from harness.drafters.registry import DrafterSetup
 
 
-class NoDrafter(StatelessDrafter):
-    """K = 0, whatever is asked for."""
+@dataclass(frozen=True)
+class NoDrafts(DrafterConfig):
+    traits = DrafterTraits(is_one_hot=True)
 
-    def propose(self, batch: Batch) -> Draft:
-        return Draft(batch.lengths.new_empty(batch.num_rows, 0), torch.zeros_like(batch.lengths))
+    def build(self, setup: DrafterSetup) -> Drafter:
+        from harness.drafters.none_run import NoDrafter
+
+        return NoDrafter()

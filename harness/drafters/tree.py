@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
-from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.protocol import Batch
 from harness.drafters.tree_growth import NodesToRead, TreeShape
 from harness.models.head import Head

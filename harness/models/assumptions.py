@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.cell import CellConfig
-from harness.config.models import AS_FILED, DRAFTERS, DrafterConfig, DrafterKind, HeadChoices, TargetConfig, Weights
+from harness.config.drafter import DRAFTER, DrafterConfig, DrafterKind
+from harness.config.models import AS_FILED, HeadChoices, TargetConfig, Weights
 from harness.models.accounting import Accepted, head_account, model_account, mtp_account
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.checkpoint import CheckpointError, named, stored_tensors
@@ -18,7 +19,7 @@ from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 
-_READ_LAYERS = [kind.value for kind, traits in DRAFTERS.items() if "aux_layers" in traits.settings]
+_READ_LAYERS = DRAFTER.members_with("aux_layers")
 """Kinds of heads that read states of some layers of the target."""
 
 

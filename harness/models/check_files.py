@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config.models import DrafterConfig, DrafterKind, Layers, TargetConfig, Weights
+from harness.config.drafter import DrafterConfig, DrafterKind
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.schema import SettingsError
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import (

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, TargetConfig
+from harness.config.drafter import DrafterConfig
+from harness.config.models import TargetConfig
 from harness.config.schema import SettingsError
 from harness.models.assumptions import assumed_of_drafter, assumed_of_target, assumed_of_vocabulary
 from harness.models.check_files import check_drafter_files

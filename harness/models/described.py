@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.config.drafter import DrafterConfig, DrafterKind
+from harness.config.models import TargetConfig, Weights
 from harness.models.checkpoint import without_nulls
 from harness.models.shape import SHAPES, read_shape
 from harness.models.zoo import ZOO
@@ -52,7 +53,7 @@ def described_drafter(drafter: DrafterConfig) -> Described | None:
         return _of_shape(drafter.shape)
     if drafter.path is not None:
         return described_folder(Path(drafter.path))
-    follows = drafter.weights is Weights.random and "shape" not in drafter.traits.settings
+    follows = drafter.weights is Weights.random and drafter.kind is not DrafterKind.draft_model
     if follows or drafter.traits.in_target:
         return None
     return described_folder(ZOO / drafter.kind.value)

@@ -13,8 +13,9 @@ from typing import Any
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Group, method_rank
 from harness.analysis.definitions import LABEL_NOTES
+from harness.config.drafter import drafter_traits
 from harness.config.guarantee import RANDOM_WEIGHTS
-from harness.config.models import Weights, drafter_traits
+from harness.config.models import Weights
 from harness.config.tree import is_chain, is_dynamic
 from harness.records.shared_cores import beside_other_workers
 from harness.report.loop_notes import LOOPS_NOTE, is_looping

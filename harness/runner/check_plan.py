@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.config.cell import CellConfig
+from harness.config.drafter import NetworkConfig
 from harness.config.launcher import LauncherKind
 from harness.config.schema import SettingsError
 from harness.models.check_files import check_drafter_files, check_target_files
@@ -109,5 +110,5 @@ def _check_model(asked: _Asked) -> None:
         # what the loader takes without a connection
         if asked.key == "target.path":
             check_target_files(replace(cell.target, path=str(asked.cached)))
-        else:
+        elif isinstance(cell.drafter, NetworkConfig):
             check_drafter_files(replace(cell.drafter, path=str(asked.cached)), cell.target)

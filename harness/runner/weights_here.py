@@ -13,7 +13,8 @@ from pathlib import Path
 from harness.backends.server.random_models import draws_weights
 from harness.backends.server.weights import models_of
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.config.drafter import DrafterConfig
+from harness.config.models import TargetConfig, Weights
 from harness.models.fingerprint import TEXT_SUFFIXES, fingerprint
 from harness.models.hub_snapshot import hub_snapshot
 from harness.models.shape import SHAPES

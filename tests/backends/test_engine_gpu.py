@@ -12,8 +12,8 @@ import torch
 from harness.backends.local import engine_of_cell
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
-from harness.config.models import DrafterKind
 from harness.config.sections import BackendConfig, MeasurementConfig
 from harness.engine import measuring
 from harness.engine.settings import EngineSettings

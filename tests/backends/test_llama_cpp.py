@@ -24,7 +24,7 @@ from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, Unsplit, rounds_of
 from harness.backends.server.server import ServerBackend
 from harness.config.cli.ending import FAILED, WRONG_SETTINGS
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import drafter_of
 from harness.models.gguf import gguf_in, gguf_tokenizer
 from harness.records.request import CutReason, FinishReason
 from harness.runner.plan.compose import compose_plan
@@ -49,7 +49,7 @@ STEPS = {
 def adapter(arm):
     """That of the arm that was recorded."""
     cell = cell_on(ScriptedServer("llama_cpp", DEPTH, port=1))
-    drafter = DrafterConfig(DrafterKind(arm), ngram_min=2, ngram_max=2)
+    drafter = drafter_of(arm, **({"ngram_min": 2, "ngram_max": 2} if arm == "ngram" else {}))
     decoding = replace(cell.decoding, max_new_tokens=LIMIT)
     drafting = replace(cell.drafting, num_speculative_tokens=DEPTH)
     return LlamaCppAdapter(replace(cell, drafter=drafter, decoding=decoding, drafting=drafting), "")

@@ -6,8 +6,8 @@ import pytest
 
 from harness.backends.server.rounds import Steps, places_are_told, rounds_of
 from harness.backends.server.server import ServerBackend
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.records.counts import Arrival, Knowledge
 from harness.records.request import CutReason, FinishReason
 from kernels.methods import VerificationMethod
@@ -111,7 +111,7 @@ def test_an_answer_without_drafts_among_others_has_rounds(tmp_path):
 def test_a_block_without_drafts_has_rounds(tmp_path):
     """Would catch a block, or a warm-up, in which n-grams found nothing, that costs a cell its record."""
     with ScriptedServer(depth=DEPTH) as server:
-        cell = replace(cell_on(server), drafter=DrafterConfig(DrafterKind.ngram))
+        cell = replace(cell_on(server), drafter=drafter_of(DrafterKind.ngram))
         server.faults |= dict.fromkeys((seed % SEEDS for seed in list(scripts_of(cell, server))[:3]), "silent")
         (record,), _ = run_on(tmp_path, cell)
     assert record.knowledge is Knowledge.rounds and not record.failures
@@ -122,7 +122,7 @@ def test_a_block_without_drafts_has_rounds(tmp_path):
 def test_a_block_without_drafts_beside_counts_by_request(tmp_path):
     """Would catch a record that cannot be built, and drafts that are lost, where vLLM tells sums alone."""
     with ScriptedServer(depth=DEPTH, detail="summary") as server:
-        cell = replace(cell_on(server), drafter=DrafterConfig(DrafterKind.ngram))
+        cell = replace(cell_on(server), drafter=drafter_of(DrafterKind.ngram))
         scripts = scripts_of(cell, server)
         server.faults |= dict.fromkeys((seed % SEEDS for seed in list(scripts)[:3]), "silent")
         (record,), frame = run_on(tmp_path, cell)

@@ -8,7 +8,7 @@ import pytest
 from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.reply import Reply
 from harness.backends.server.server import ServerBackend
-from harness.config.models import DrafterConfig
+from harness.config.drafter import drafter_of
 from harness.config.server import Engine, ServerConfig
 from harness.config.usage import unused_settings
 from harness.config.view import SettingsView
@@ -23,7 +23,7 @@ STEP = 256
 
 def started(num_turns=1, **backend):
     """A baseline whose llama.cpp is started, and its conversations."""
-    cell = replace(cell_on(ScriptedServer("llama_cpp", 0, port=1), num_requests=4), drafter=DrafterConfig())
+    cell = replace(cell_on(ScriptedServer("llama_cpp", 0, port=1), num_requests=4), drafter=drafter_of("none"))
     cell = replace(
         cell,
         server=ServerConfig(Engine.llama_cpp, command="llama-server -c {context} --parallel {max_concurrency}"),
@@ -91,7 +91,7 @@ def test_a_server_that_is_smaller_than_its_workload_is_refused(tmp_path, limits,
 def test_answers_that_a_server_cuts_are_told_whatever_it_gives(tmp_path, format_):
     """Would catch a limit that is noticed by token ids alone, which not every server gives."""
     with ScriptedServer(format_, 0, max_tokens=MAX_TOKENS // 2) as server:
-        (record,), _ = run_on(tmp_path, replace(cell_on(server), drafter=DrafterConfig()))
+        (record,), _ = run_on(tmp_path, replace(cell_on(server), drafter=drafter_of("none")))
     assert any("ended answers for their length before" in text for text in record.fallbacks)
 
 

@@ -8,8 +8,8 @@ from harness.analysis.results import read_results
 from harness.backends.server import notes
 from harness.backends.server.draft_evidence import NUM_MISSING
 from harness.backends.server.server import ServerBackend
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.server import Engine
 from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
@@ -115,7 +115,7 @@ def test_counters_that_were_reset_leave_no_counts(tmp_path):
         ("vllm_0.33", {"drafting": DraftingConfig(DEPTH + 1)}, "found num_spec_tokens = 3"),
         ("vllm_0.33", {"verification": Verification(VerificationMethod.block)}, "no log shows that runner V2"),
         ("sglang", {}, "found False in the server's /server_info"),
-        ("sglang", {"drafter": DrafterConfig()}, "found speculative_algorithm = EAGLE3"),
+        ("sglang", {"drafter": drafter_of("none")}, "found speculative_algorithm = EAGLE3"),
     ],
 )
 def test_an_arm_that_its_server_is_not_is_refused_with_the_evidence(tmp_path, format_, settings, found):
@@ -142,7 +142,7 @@ DRAFTED = {
 def test_a_baseline_whose_server_drafts_is_refused(tmp_path, format_, is_plain):
     """Would catch a baseline that drafts, over which every speedup is too low; the plain adapter reads no drafts."""
     with ScriptedServer(format_, DEPTH) as server:
-        cell = replace(cell_on(server), drafter=DrafterConfig())
+        cell = replace(cell_on(server), drafter=drafter_of("none"))
         engine = Engine.plain if is_plain else cell.server.engine
         (record,), frame = run_on(tmp_path, replace(cell, server=replace(cell.server, engine=engine)))
     assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
@@ -159,7 +159,7 @@ def test_an_arm_whose_server_drafts_nothing_is_refused(tmp_path, format_, kind):
         # of one-hot drafts SGLang has no other
         strict = format_ == "sglang" and kind is DrafterKind.ngram
         verification = Verification(VerificationMethod.strict) if strict else cell.verification
-        drafter = DrafterConfig(kind, ngram_min=2, ngram_max=2)
+        drafter = drafter_of(kind, **({"ngram_min": 2, "ngram_max": 2} if kind is DrafterKind.ngram else {}))
         (record,), _ = run_on(tmp_path, replace(cell, drafter=drafter, verification=verification))
     assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
     message = record.failures[0].message

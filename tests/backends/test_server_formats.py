@@ -19,7 +19,7 @@ from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, rounds_of
 from harness.config.cell import InvalidCombinationError
 from harness.config.cli.ending import FAILED, SUCCESS
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.server import ENGINES, Engine
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
@@ -112,7 +112,7 @@ def test_llama_cpp_is_told_which_drafter_to_use():
     """-md alone loads a draft model that is never used; ngram-simple drafts nothing that is shorter than its n-gram."""
 
     def speculation(**settings):
-        cell = replace(cell_on(ScriptedServer("llama_cpp", DEPTH, port=1)), drafter=DrafterConfig(**settings))
+        cell = replace(cell_on(ScriptedServer("llama_cpp", DEPTH, port=1)), drafter=drafter_of(**settings))
         return " ".join(ADAPTERS[Engine.llama_cpp](cell, "draft.gguf").speculation())
 
     assert speculation(kind=DrafterKind.none) == ""

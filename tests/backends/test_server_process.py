@@ -13,7 +13,7 @@ import pytest
 from harness.backends.server import process
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.vllm_cpu.start import MENDED
-from harness.config.models import DrafterConfig
+from harness.config.drafter import drafter_of
 from harness.config.server import Engine, ServerConfig
 from harness.runner.plan.run_plan import with_baselines
 from kernels.methods import VerificationMethod
@@ -104,7 +104,7 @@ def test_a_death_is_told_of_the_arms_of_that_server_alone(tmp_path):
     cell = started(tmp_path)
     command = cell.server.command.replace("{speculation}", "{speculation} --killed-at 2")
     dying = replace(cell, server=replace(cell.server, command=command, max_running=2))
-    baseline = replace(dying, drafter=DrafterConfig(), server=replace(cell.server, max_running=2))
+    baseline = replace(dying, drafter=drafter_of("none"), server=replace(cell.server, max_running=2))
     records, _ = run_on(tmp_path, baseline, dying)
     assert [any("ended by itself" in text for text in item.fallbacks) for item in records] == [False, True]
     assert [bool(item.failures) for item in records] == [False, True]

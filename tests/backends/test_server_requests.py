@@ -16,7 +16,8 @@ from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply, RequestRefused
 from harness.backends.server.server import ServerBackend
 from harness.backends.server.weights import weights_of
-from harness.config.models import DrafterConfig, TargetConfig
+from harness.config.drafter import drafter_of
+from harness.config.models import TargetConfig
 from harness.config.server import Engine, ServerConfig
 from harness.models.zoo import zoo_path
 from harness.records.request import FinishReason
@@ -57,7 +58,7 @@ def test_the_switch_for_reasoning_reaches_every_server(tmp_path, format_):
     asked = []
     for thinking in (True, False):
         with ScriptedServer(format_, depth=0) as server:
-            cell = replace(cell_on(server), drafter=DrafterConfig(), target=TargetConfig(path=str(folder)))
+            cell = replace(cell_on(server), drafter=drafter_of("none"), target=TargetConfig(path=str(folder)))
             cell = replace(cell, workload=replace(cell.workload, thinking=thinking))
             (record,), _ = run_on(tmp_path / str(thinking), cell)
             assert not record.failures
@@ -81,7 +82,7 @@ def test_prompts_from_a_cache_are_told_whatever_the_engine(tmp_path, num_cached)
 def test_no_server_that_is_started_takes_prompts_from_a_cache(engine):
     """Would catch an engine whose own default reuses prompts across requests, and so across arms."""
     cell = cell_on(ScriptedServer({Engine.vllm: "vllm_0.33"}.get(engine, engine.value), port=1))
-    for arm in (cell, replace(cell, drafter=DrafterConfig())):
+    for arm in (cell, replace(cell, drafter=drafter_of("none"))):
         adapter = ADAPTERS[engine](arm, "")
         command = (CONF / f"{engine.value}.yaml").read_text()
         assert any(option in command + adapter.config_file() for option in WITHOUT_CACHE)

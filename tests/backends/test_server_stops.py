@@ -14,7 +14,7 @@ from harness.backends.server import server as server_module
 from harness.backends.server.answer_records import recorded
 from harness.backends.server.load_result import Answered
 from harness.backends.server.server import ServerBackend
-from harness.config.models import DrafterConfig
+from harness.config.drafter import drafter_of
 from harness.config.workload import TooLong
 from harness.records import fault_points
 from harness.runner.resume import CellCheckpoint
@@ -237,7 +237,7 @@ def test_a_stopped_baseline_keeps_nothing_of_a_server_that_drafts(format_, depth
             raise Stop
 
     with ScriptedServer(format_, depth) as server:
-        cell = replace(cell_on(server, concurrency=1), drafter=DrafterConfig())
+        cell = replace(cell_on(server, concurrency=1), drafter=drafter_of("none"))
         played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
         backend = ServerBackend(cell, ServerBackend.Shared())
         ServerBackend.prepare_together([backend], played)

@@ -7,8 +7,9 @@ import pytest
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of, drafter_traits
 from harness.config.drafting import DraftingConfig
-from harness.config.models import DrafterConfig, DrafterKind, Weights, drafter_traits
+from harness.config.models import Weights
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.tree import depths_of, read_tree
 from harness.config.workload import WorkloadConfig
@@ -47,9 +48,9 @@ def cell(
     fused: bool | None = None,
     tree: str | None = None,
 ) -> CellConfig:
-    weights = Weights.checkpoint if drafter_traits(drafter.value).in_zoo else Weights.random
+    weights = {} if drafter_traits(drafter.value).in_zoo else {"weights": Weights.random}
     return CellConfig(
-        drafter=DrafterConfig(drafter, weights=weights),
+        drafter=drafter_of(drafter, **weights),
         drafting=DraftingConfig(4, tree=tree),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=Verification(method),

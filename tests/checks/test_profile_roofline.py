@@ -13,7 +13,7 @@ from harness.checks.profiling.report import HEADER, RoundResults, document, line
 from harness.checks.profiling.roofline import PARTS, RoundCost
 from harness.checks.timing.measured import Machine, Timing
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.models.cost import Cost
 from harness.runner.plan.run_plan import RunPlan
 from tests.support.profile_pages import rows_of
@@ -59,7 +59,7 @@ def measured():
     step, wall = timing(4680.0), timing(5200.0)
     profile = RoundProfile(16, 3, 256, phases, step, timing(6.0), wall, 1.25, 0, cost)
     machine = Machine("a GPU", True, "read", 60_000_000, {"torch.sum": 4e12, "other": 3e12}, 2.0, 3.0)
-    cell = CellConfig(drafter=DrafterConfig(DrafterKind.eagle))
+    cell = CellConfig(drafter=drafter_of(DrafterKind.eagle))
     ways = {"large": 5e14, "small": 4e14}
     return CellProfile(
         1, cell, machine, Profiled(profile, "bfloat16", True, "triton", ("slower than asked for",), ways)

@@ -7,9 +7,10 @@ import pytest
 
 from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.constraint import ConstraintConfig, PolicyKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
@@ -31,7 +32,7 @@ def synthetic(**given):
 def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=1.0, **others):
     parameters = {"rates": (0.5,)} if method == "synthetic" else {}
     return CellConfig(
-        drafter=DrafterConfig(DrafterKind[drafter]),
+        drafter=drafter_of(DrafterKind[drafter]),
         drafting=DraftingConfig(others.pop("num_tokens", 4), DraftSamplingChoice[sampling]),
         decoding=DecodingConfig(temperature=temperature),
         verification=others.pop("verification", Verification(VerificationMethod[method], **parameters)),
@@ -57,7 +58,7 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
             lambda: DraftingConfig(MAX_SPECULATIVE_TOKENS + 1),
             "drafting.num_speculative_tokens: expected 0 to 32, found 33",
         ),
-        (lambda: DrafterConfig(ngram_min=5), "drafter.ngram_min"),
+        (lambda: drafter_of("ngram", ngram_min=5), "drafter.ngram_min"),
         (lambda: Verification(VerificationMethod.typical, epsilon=0.0), "epsilon"),
         (lambda: Verification(VerificationMethod.lenient, leniency=1.5), "leniency"),
         (lambda: Verification(VerificationMethod.fly, window_size=0), "window_size must be 1 or more, found 0"),
@@ -85,7 +86,7 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         ),
         (lambda: TargetConfig(shape="a"), "target.shape: expected target.weights=random beside it"),
         (lambda: TargetConfig(shape="a", path="b", weights=RANDOM), "a shape or target.path, not both, found both"),
-        (lambda: DrafterConfig(shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
+        (lambda: drafter_of("draft_model", shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
         (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
         (lambda: BackendConfig(device="tpu"), "backend.device"),
         (lambda: BackendConfig(device="cuda:x"), "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
@@ -247,5 +248,5 @@ def test_labels_of_a_random_target_without_a_drafting_network_name_no_role():
 def test_a_random_draft_model_needs_sizes_of_its_own():
     message = "drafter=draft_model with drafter.weights=random needs drafter.shape or drafter.path"
     with pytest.raises(InvalidCombinationError, match=message):
-        CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM))
-    CellConfig(SHAPED, DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape="llama32_1b"))
+        CellConfig(SHAPED, drafter_of(DrafterKind.draft_model, weights=RANDOM))
+    CellConfig(SHAPED, drafter_of(DrafterKind.draft_model, weights=RANDOM, shape="llama32_1b"))

@@ -81,7 +81,6 @@ def test_what_the_user_says_of_a_head_is_part_of_a_cell_that_reads_it(said):
     """Would catch a record of other states, or of drafts that begin elsewhere, that stands for the cell."""
     plain = "drafter.kind=dflash drafter.path=owner/head"
     assert cell_id(cell(f"{plain} drafter.{said}")) != cell_id(cell(plain))
-    assert cell_id(cell(f"drafter.kind=mtp drafter.{said}")) == cell_id(cell("drafter.kind=mtp"))
 
 
 def test_layers_of_transformers_are_another_cell_where_there_are_some_of_our_own():

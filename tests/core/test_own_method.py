@@ -19,7 +19,8 @@ from experiments.replay import main as replay
 from harness.analysis import load_results
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.checks.certification.report import JSON
-from harness.config.cell import BackendConfig, CellConfig, DrafterConfig, DrafterKind
+from harness.config.cell import BackendConfig, CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import OWN_METHOD, labels
 from harness.config.identity import determinants, plain_values
 from harness.config.schema import SettingsError
@@ -175,7 +176,7 @@ def test_certification_takes_it_and_a_lie_fails(name, passes, tmp_path):
 def test_on_a_gpu_it_asks_for_a_run_without_graphs(graphs):
     """Would catch a cell whose baseline has graphs, and is therefore not found."""
     cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.ngram),
+        drafter=drafter_of(DrafterKind.ngram),
         verification=verification_of(HALF),
         backend=BackendConfig(graphs=graphs),
     )

@@ -15,7 +15,7 @@ from harness.config.models import Anchor
 from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine

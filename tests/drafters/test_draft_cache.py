@@ -7,10 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.config.cell import CellConfig, InvalidCombinationError
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice, DrawnFrom
 from harness.config.guarantee import OTHER_DRAFTS, guarantee, labels
 from harness.config.identity import determinants
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.usage import normal_form, without_effect
@@ -40,7 +40,7 @@ def cell(
 ):
     drafting = DraftingConfig(4, DraftSamplingChoice(sampling), CacheDtype(dtype), DrawnFrom(drawn))
     return CellConfig(
-        drafter=DrafterConfig(kind),
+        drafter=drafter_of(kind),
         drafting=drafting,
         decoding=DecodingConfig(temperature=temperature),
         verification=Verification(method),

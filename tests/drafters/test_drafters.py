@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from harness.drafters.ngram import lookup, merged
-from harness.drafters.none import NoDrafter
+from harness.drafters.ngram_run import lookup, merged
+from harness.drafters.none_run import NoDrafter
 from harness.drafters.protocol import Batch
 from kernels.contract import NO_TOKEN, Sampling, Streams
 from kernels.core import reference_core

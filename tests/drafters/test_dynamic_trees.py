@@ -13,7 +13,7 @@ from harness.config.sampling import SamplingSettings
 from harness.config.tree import DynamicTree, branching
 from harness.drafters.draft_tree import DraftTree
 from harness.drafters.dynamic_tree import DynamicTreeShape
-from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
+from harness.drafters.ngram_run import NgramDrafter, NgramTreeDrafter
 from kernels.contract import NO_TOKEN, DraftSampling, SiblingDraws
 from kernels.methods import TreeMethod
 from kernels.reference.draw_children import draw_children

@@ -3,6 +3,8 @@
 Would catch: a place that takes built-in drafters only, an id that two drafters share, or a mistake found too late.
 """
 
+import json
+import pickle
 import textwrap
 
 import pytest
@@ -13,10 +15,11 @@ from experiments.status import main as status
 from harness.analysis import load_results
 from harness.backends.local.local import LocalBackend
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.identity import determinants
 from harness.config.imported import ImportPath
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.schema import SettingsError
+from harness.config.view import plain_values
 from harness.drafters import registry
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED
@@ -37,7 +40,7 @@ TARGET = transitions(3, seed=12)
 
 
 def own_cell(name: str) -> CellConfig:
-    return CellConfig(drafter=DrafterConfig(ImportPath(f"tests.support.own_drafters:{name}")))
+    return CellConfig(drafter=drafter_of(ImportPath(f"tests.support.own_drafters:{name}")))
 
 
 def build(name: str):
@@ -115,7 +118,7 @@ def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
     [
         ("Incomplete", "found a Incomplete without num_parameters, cache_bytes"),
         ("broken", "failed while it was made: RuntimeError: no such file"),
-        ("NUMBER", "expected a function of a DrafterSetup"),
+        ("NUMBER", "a function of a DrafterSetup, or a class made with one, found .* to be a int"),
     ],
 )
 def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words):
@@ -181,7 +184,7 @@ def test_a_count_that_comes_from_a_device_is_checked_on_the_host(count, limit):
 @pytest.mark.parametrize("graphs", [False, True])
 def test_what_lies_behind_its_draft_is_not_read(graphs):
     """Would catch an embedding that is asked for it."""
-    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    setup = DrafterSetup(drafter_of("none"), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
     plain, own = (
         toy_engine(
             TARGET, TARGET, VerificationMethod.greedy, DraftSampling.greedy, num_speculative_tokens=3,
@@ -195,7 +198,7 @@ def test_what_lies_behind_its_draft_is_not_read(graphs):
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_token_outside_the_vocabulary_is_found_however_steps_run(graphs):
-    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    setup = DrafterSetup(drafter_of("none"), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
     engine = toy_engine(
         TARGET, TARGET, VerificationMethod.strict, DraftSampling.greedy, num_speculative_tokens=3, max_new_tokens=8,
         num_slots=2, drafter=OutsideVocabulary(setup), graphs=graphs,
@@ -218,13 +221,40 @@ def test_a_drafter_that_cannot_be_made_fails_its_own_cell_alone(tmp_path, capsys
     assert load_results(tmp_path).set_index("drafter").loc[OURS, "speedup"] > 0
 
 
+def test_one_with_settings_goes_as_a_built_in_one(tmp_path):
+    """Would catch fields that a sweep, a record, a worker or a summary knows with their defaults alone."""
+    repeats = "tests.support.own_drafters:Repeats"
+    folder = small_run(tmp_path, f"drafter={repeats},ngram", "drafter.most=1,3", "drafter.ngram_max=3")
+    (found,) = read_runs(folder)
+    given = {json.dumps(record.config["drafter"]): record for record in found.cells}
+    mine = [given[json.dumps({"kind": repeats, "most": most})] for most in (1, 3)]
+    assert len(given) == 4 and json.dumps(plain_values(drafter_of("ngram", ngram_max=3))) in given
+    for record, most in zip(mine, (1, 3), strict=True):
+        assert {item.num_draft_tokens for request in record.requests for item in request.rounds} <= {*range(most + 1)}
+        assert recorded_cell(record).drafter == drafter_of(repeats, most=most)
+        assert pickle.loads(pickle.dumps(recorded_cell(record))) == recorded_cell(record)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("drafter.most=0", "drafter.most: expected 1 or more, found 0"),
+        ("drafter.mots=1", "did you mean drafter.most"),
+        ("drafter.ngram_max=2", "used only with drafter=ngram"),
+    ],
+)
+def test_a_wrong_setting_of_it_is_refused(setting, words):
+    with pytest.raises(SettingsError, match=words):
+        compose_plan(["drafter=tests.support.own_drafters:Repeats", setting])
+
+
 def test_the_example_of_the_registry_runs_as_pasted():
     """Would catch an example without its imports."""
     text = registry.__doc__
     example = text[text.index("    import torch") : text.index("\nA drafter with a distribution")]
     names = {}
     exec(textwrap.dedent(example), names)
-    setup = DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
+    setup = DrafterSetup(drafter_of("none"), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
     engine = toy_engine(
         TARGET, TARGET, VerificationMethod.strict, DraftSampling.greedy, num_speculative_tokens=2, max_new_tokens=4,
         num_slots=2, drafter=names["LastToken"](setup),
@@ -234,7 +264,7 @@ def test_the_example_of_the_registry_runs_as_pasted():
 
 def test_only_a_drafter_that_says_so_is_captured_on_a_gpu():
     cuda = torch.device("cuda")
-    check_capture(DrafterConfig(DrafterKind.ngram), True, cuda)
+    check_capture(drafter_of(DrafterKind.ngram), True, cuda)
     check_capture(own_cell("LastToken").drafter, True, cuda)
     check_capture(own_cell("FixedLogits").drafter, False, cuda)
     with pytest.raises(ValueError, match=r"backend\.graphs: expected false"):
@@ -256,7 +286,7 @@ def test_the_law_of_the_output_is_the_targets(make, method, sampling, graphs):
     """With `graphs` in steps of fixed sizes, as they would be captured."""
     num_slots, num_tokens = 1500, 3
     shape = DrafterShape(num_slots, LONGEST_PROMPT + 20, num_tokens, len(TARGET))
-    drafter = make(DrafterSetup(DrafterConfig(), ToyTarget(TARGET), None, sampling, shape, AS_DRAFTED))
+    drafter = make(DrafterSetup(drafter_of("none"), ToyTarget(TARGET), None, sampling, shape, AS_DRAFTED))
     engine = toy_engine(
         TARGET,
         TARGET,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.config.models import DrafterConfig, DrafterKind, Weights
+from harness.config.drafter import DrafterKind, drafter_of
+from harness.config.models import Weights
 from harness.drafters.registry import load_head
 from harness.models.random_head import random_dflash, random_eagle, random_eagle3, random_mtp, random_peagle, spread_ids
 from harness.models.random_target import random_target
@@ -112,7 +113,7 @@ def test_states_neither_vanish_nor_explode_through_many_layers(tmp_path, changes
 def test_a_long_chain_of_a_random_head_stays_finite_and_sensible(tmp_path, kind):
     """An EAGLE head has no norm: a step multiplies its features' variance by at most .75, and adds at most .93."""
     target = random_target(shape_folder(tmp_path), dtype=torch.bfloat16)
-    head = load_head(DrafterConfig(kind, weights=Weights.random), target).head
+    head = load_head(drafter_of(kind, weights=Weights.random), target).head
     positions, deviations = positions_from([0, 0], NUM_TOKENS), []
     with torch.inference_mode():
         features = head.features(target.forward(tokens(), positions, None, head.aux_layers))

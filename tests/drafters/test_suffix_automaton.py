@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from harness.drafters.protocol import Batch
-from harness.drafters.suffix import SuffixDrafter
 from harness.drafters.suffix_automaton import SuffixAutomaton
+from harness.drafters.suffix_run import SuffixDrafter
 from kernels.contract import Sampling, Streams
 from kernels.core import reference_core
 from kernels.methods import DraftSampling, VerificationMethod

@@ -11,8 +11,8 @@ from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local.local import LocalBackend
 from harness.config.cell import CellConfig
 from harness.config.constraint import ConstraintConfig, PolicyKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import Layout, WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 
 def config_of(policy, drafter, temperature=1.0, parser="zoo", **backend):
     return CellConfig(
-        drafter=DrafterConfig(drafter),
+        drafter=drafter_of(drafter),
         drafting=DraftingConfig(4),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=160),
         workload=WorkloadConfig(path=str(FILE), layout=Layout.plain, num_prompts=40),

@@ -16,10 +16,10 @@ from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
 from harness.config.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import guarantee
 from harness.config.identity import determinants
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.usage import normal_form
 from harness.config.workload import Layout, WorkloadConfig
@@ -42,7 +42,7 @@ def cell(
     policy: PolicyKind | None, drafter: DrafterKind = DrafterKind.eagle3, graphs: bool | None = None, **changes
 ) -> CellConfig:
     return CellConfig(
-        drafter=DrafterConfig(drafter),
+        drafter=drafter_of(drafter),
         drafting=DraftingConfig(4),
         decoding=changes.pop("decoding", DecodingConfig(temperature=0.0, max_new_tokens=80)),
         verification=changes.pop("verification", Verification(VerificationMethod.block)),
@@ -178,7 +178,7 @@ def test_a_prompt_without_a_schema_is_refused_before_another_one_runs(store):
 def test_what_a_policy_promises(policy, top_k, expected):
     config = replace(cell(policy), decoding=DecodingConfig(top_k=top_k))
     assert guarantee(config) is expected
-    assert guarantee(replace(config, drafter=DrafterConfig())) is Guarantee.lossless
+    assert guarantee(replace(config, drafter=drafter_of("none"))) is Guarantee.lossless
 
 
 def test_a_policy_is_part_of_what_identifies_a_cell():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from harness.config.sampling import SamplingSettings
-from harness.drafters.ngram import NgramDrafter
-from harness.drafters.suffix import SuffixDrafter
+from harness.drafters.ngram_run import NgramDrafter
+from harness.drafters.suffix_run import SuffixDrafter
 from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
 from harness.records.request import EXPECTED_METHODS

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import build_drafter, load_head
@@ -68,7 +68,7 @@ def prompts():
 
 def engine(target, num_tokens, graphs):
     kind = DrafterKind.mtp if num_tokens else DrafterKind.none
-    cell = CellConfig(drafter=DrafterConfig(kind), drafting=DraftingConfig(NUM_DRAFTED))
+    cell = CellConfig(drafter=drafter_of(kind), drafting=DraftingConfig(NUM_DRAFTED))
     shape = DrafterShape(2, CAPACITY, num_tokens, VOCAB_SIZE)
     head = load_head(cell.drafter, target)
     if target.is_fused and head is not None:

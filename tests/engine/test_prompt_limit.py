@@ -13,8 +13,8 @@ from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig
 from harness.config.usage import without_effect
 from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.drafters.draft_model import DraftModelDrafter
-from harness.drafters.none import NoDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
+from harness.drafters.none_run import NoDrafter
 from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows

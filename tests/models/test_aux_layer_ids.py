@@ -10,7 +10,7 @@ import pytest
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.models.assumptions import assumed_of_cell
 from harness.models.aux_layer_ids import aux_layers_of
@@ -84,7 +84,7 @@ def test_ids_that_are_none_or_contradict_each_other_are_refused(kind, fields, me
 def drafted(store, **fields):
     """(drafts accepted in each round, layers read, what was assumed) of the built-in target with a head."""
     cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.eagle3, **fields),
+        drafter=drafter_of(DrafterKind.eagle3, **fields),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=24, ignore_eos=True),
         backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
     )

@@ -13,7 +13,7 @@ from harness.analysis.results import Results
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.models.zoo import zoo_path
 from harness.report.warnings import warnings
@@ -57,7 +57,7 @@ def test_the_positions_of_a_head_are_those_that_its_file_names(tmp_path):
         folder = copytree(zoo_path("eagle"), tmp_path / name)
         edit_config(folder, drop=("max_position_embeddings",), **changes)
         cell = CellConfig(
-            drafter=DrafterConfig(DrafterKind.eagle, str(folder)),
+            drafter=drafter_of(DrafterKind.eagle, path=str(folder)),
             decoding=DecodingConfig(max_new_tokens=4),
             backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
         )

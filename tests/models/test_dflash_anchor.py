@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.config.models import Anchor, DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
+from harness.config.models import Anchor
 from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import DrafterShape
@@ -95,7 +96,7 @@ def folder(tmp_path, target):
 
 def accepted(folder, target, anchor, num_drafts):
     """Share of rounds whose first draft token is accepted, greedy."""
-    config = DrafterConfig(DrafterKind.dflash, str(folder), anchor=anchor)
+    config = drafter_of(DrafterKind.dflash, path=str(folder), anchor=anchor)
     loaded = load_head(config, target)
     settings = EngineSettings(
         num_slots=2,

@@ -10,9 +10,10 @@ import torch
 
 from harness.backends.local import model_store
 from harness.backends.local.model_store import ModelStore
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import BackendConfig
 from harness.models.fp8_linear import FP8
 from harness.models.target import TargetModel, load_target
@@ -57,11 +58,11 @@ def test_drafts_keep_the_tokens_of_the_rounded_target(drafter, method, tree, fus
 
 @pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "peagle", "mtp", "draft_model", "dflash"])
 def test_caches_of_target_and_drafter_are_in_8_bits(kind):
-    weights = Weights.random if kind == "dflash" else Weights.checkpoint
+    weights = {"weights": Weights.random} if kind == "dflash" else {}
     backend = BackendConfig(device="cpu", kv_cache_dtype="fp8")
     models, drafter = (
         ModelStore().models(TargetConfig(), backend).loaded,
-        DrafterConfig(DrafterKind(kind), weights=weights),
+        drafter_of(kind, **weights),
     )
     loaded = models.head(drafter)
     for model in [models.target, *([] if loaded is None else [loaded.head])]:

@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.drafters.chain import DrafterShape
-from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.registry import load_head
 from harness.engine.engine import Engine
 from harness.engine.request import Limits
@@ -71,7 +71,7 @@ def test_the_law_is_the_targets_whatever_rows_the_draft_model_has(tmp_path, targ
     alone."""
     causal_lm = random_causal_lm(seed=5, num_hidden_layers=1, vocab_size=num_rows)
     save_target_folder(tmp_path, causal_lm, word_tokenizer(VOCAB_SIZE))
-    loaded = load_head(DrafterConfig(kind=DrafterKind.draft_model, path=str(tmp_path)), target)
+    loaded = load_head(drafter_of(DrafterKind.draft_model, path=str(tmp_path)), target)
     shape = DrafterShape(1000, 12, 2, VOCAB_SIZE)
     settings = EngineSettings(
         num_slots=shape.num_slots,
@@ -103,10 +103,10 @@ def zoo_folder(folder, num_rows):
 def test_greedy_tokens_and_acceptance_are_those_without_padding(tmp_path):
     """Would catch a refusal, drafts that the padding changes, and ids that are missing in silence."""
     folders = [None, *(zoo_folder(tmp_path / str(number), number) for number in (6272, 6080))]
-    drafters = [DrafterConfig(DrafterKind.draft_model, folder and str(folder)) for folder in folders]
+    drafters = [drafter_of(DrafterKind.draft_model, path=folder and str(folder)) for folder in folders]
     store, found = ModelStore(), []
     prompts = [Conversation(Prompt(str(row), "test", (text,)), 0, 7) for row, text in enumerate(("A colour?", "And?"))]
-    for drafter in (DrafterConfig(), *drafters):
+    for drafter in (drafter_of("none"), *drafters):
         cell = CellConfig(
             drafter=drafter,
             decoding=DecodingConfig(temperature=0.0, max_new_tokens=16, ignore_eos=True),

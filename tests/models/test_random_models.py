@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.config.models import DrafterConfig, DrafterKind, Weights
+from harness.config.drafter import DrafterConfig, DrafterKind, drafter_of
+from harness.config.models import Weights
 from harness.drafters.registry import load_head
 from harness.models import zoo as zoo_module
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
@@ -60,7 +61,7 @@ def zoo():
 
 
 def drafter(kind: DrafterKind, **settings) -> DrafterConfig:
-    return DrafterConfig(kind, weights=Weights.random, **settings)
+    return drafter_of(kind, weights=Weights.random, **settings)
 
 
 @pytest.mark.parametrize("name", shape_names())
@@ -153,7 +154,7 @@ def test_a_vocabulary_too_small_for_the_stand_in_is_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", MODEL_KINDS, ids=lambda kind: kind.value)
 def test_a_random_drafter_for_the_zoos_own_target_has_the_size_of_the_zoos_drafter(zoo, kind):
-    drawn, loaded = load_head(drafter(kind), zoo), load_head(DrafterConfig(kind), zoo)
+    drawn, loaded = load_head(drafter(kind), zoo), load_head(drafter_of(kind), zoo)
     assert drawn.head.num_parameters == loaded.head.num_parameters
     assert drawn.head.vocab_size == loaded.head.vocab_size
     assert drawn.random_fingerprint is not None and loaded.random_fingerprint is None and drawn.folder is None
@@ -162,14 +163,14 @@ def test_a_random_drafter_for_the_zoos_own_target_has_the_size_of_the_zoos_draft
 @pytest.mark.parametrize("kind", MODEL_KINDS, ids=lambda kind: kind.value)
 def test_a_drafter_from_a_checkpoint_serves_a_random_target(kind):
     target = random_target(dtype=torch.float32)
-    loaded = load_head(DrafterConfig(kind), target)
+    loaded = load_head(drafter_of(kind), target)
     assert target.random_fingerprint is not None and loaded.random_fingerprint is None
 
 
 def test_a_stand_in_for_a_tokenizer_is_not_compared_with_a_draft_models(tmp_path):
     draft_model = target_in_memory(vocab_size=6200).causal_lm
     loaded = load_head(
-        DrafterConfig(DrafterKind.draft_model, path=str(save_target_folder(tmp_path / "draft", draft_model))),
+        drafter_of(DrafterKind.draft_model, path=str(save_target_folder(tmp_path / "draft", draft_model))),
         random_target(shape_folder(tmp_path / "target"), dtype=torch.float32),
     )
     assert loaded.head.vocab_size == 6200

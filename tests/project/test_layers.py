@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.config.drafter import DrafterKind
+
 ROOT = Path(__file__).parents[2]
 ORDER = (
     "kernels",
@@ -230,7 +232,7 @@ def test_recordings_of_other_engines_are_read_without_torch():
 
 
 def test_settings_are_read_without_torch():
-    modules = in_packages("harness.config", "harness.config.cli")
+    modules = [*in_packages("harness.config", "harness.config.cli"), *(kind.path.split(":")[0] for kind in DrafterKind)]
     assert not [line for module in modules for line in heavy_imports(module, at_import_only=True)]
 
 

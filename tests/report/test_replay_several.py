@@ -7,9 +7,9 @@ import torch
 
 from experiments import replay as command
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
 from harness.config.identity import determinants
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import MeasurementConfig
 from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import write_cell
@@ -84,7 +84,7 @@ def test_every_rule_is_averaged_over_the_contexts_that_the_chain_visited(recorde
 def test_only_sampled_drafts_of_a_model_are_recorded():
     def cell(is_recorded, sampling=DraftSamplingChoice.sampled):
         return CellConfig(
-            drafter=DrafterConfig(kind=DrafterKind.eagle3),
+            drafter=drafter_of(DrafterKind.eagle3),
             drafting=DraftingConfig(sampling=sampling),
             measurement=MeasurementConfig(round_terms=True, multi_draft_terms=is_recorded),
         )

@@ -10,15 +10,8 @@ import pytest
 
 from harness.analysis import load_results
 from harness.analysis.results import read_results
-from harness.config.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    MeasurementConfig,
-    WorkloadConfig,
-)
+from harness.config.cell import BackendConfig, CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.schema import SettingsError
 from harness.records.counts import Knowledge, added
 from harness.records.files import read_cell
@@ -38,7 +31,7 @@ DEPTH = 3
 def run_on(tmp_path, name, module="tests.support.fake_servers"):
     """Run a baseline and two methods on a fake server; returns the folder and the results."""
     cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.eagle3),
+        drafter=drafter_of(DrafterKind.eagle3),
         drafting=replace(CellConfig().drafting, num_speculative_tokens=DEPTH),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=6, num_turns=1),

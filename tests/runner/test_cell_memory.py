@@ -13,8 +13,9 @@ from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
 from harness.config.cli.ending import FAILED
+from harness.config.drafter import DrafterKind, drafter_of, drafter_traits
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.models import free_memory
@@ -51,7 +52,7 @@ def backend(
     weights = Weights.checkpoint if target is None else Weights.random
     cell = CellConfig(
         target=TargetConfig() if target is None else TargetConfig(weights=weights, **target),
-        drafter=DrafterConfig(drafter, weights=weights if drafter is not DrafterKind.none else Weights.checkpoint),
+        drafter=drafter_of(drafter, **({"weights": weights} if drafter_traits(drafter.value).has_model else {})),
         drafting=DraftingConfig(num_speculative_tokens=NUM_DRAFTED, sampling=sampling),
         decoding=DecodingConfig(max_new_tokens=NUM_NEW_TOKENS),
         workload=WorkloadConfig(num_turns=1, prompt_tokens=NUM_PROMPT_TOKENS),

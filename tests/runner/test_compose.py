@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.config.constraint import PolicyKind
-from harness.config.models import DrafterKind
+from harness.config.drafter import DrafterKind
 from harness.config.schema import SettingsError, all_settings, group_options
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.overrides import read_overrides
@@ -221,4 +221,5 @@ def test_the_plan_carries_a_command_that_can_be_pasted():
 def test_cells_are_typed_objects():
     chosen = cells("drafter=mtp")[-1]
     for item in fields(CellConfig):
-        assert type(getattr(chosen, item.name)) is type(getattr(CellConfig(), item.name))
+        expected = UNIONS[item.name].kind if item.name in UNIONS else type(getattr(CellConfig(), item.name))
+        assert isinstance(getattr(chosen, item.name), expected)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from harness.config import schema as settings
-from harness.config.models import DrafterKind
+from harness.config.drafter import drafter_of
 from harness.config.schema import CONF, SettingsError, all_settings, group_options
 from harness.config.usage import USED_ONLY_WITH
 from harness.models.zoo import ZOO
@@ -48,7 +48,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
             "drafter=eagel3: no such option (did you mean eagle3?); choices: dflash, draft_model, eagle, ",
         ),
         ("verification=strict,a.b:rule", "verification.method: expected an object PACKAGE.MODULE:NAME"),
-        ("drafter=a.b:Own", "no such option (use drafter.kind=a.b:Own?)"),
+        ("drafter=a.b:Own", "drafter.kind: expected an object PACKAGE.MODULE:NAME that can be imported"),
         ("K=3", "(did you mean drafting.num_speculative_tokens?)"),
         ("verification=strict,", "write no space after the comma"),
         ("drafter.pat=x", "unknown setting 'drafter.pat' (did you mean drafter.path?); drafter has kind, path, "),
@@ -124,7 +124,10 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("target.shape=llama3_8b", "expected target.weights=random beside it: a shape has no weights"),
         ("target.weights=randm", "target.weights: expected one of checkpoint, random, found randm (did you mean"),
         ("target=llama3_8b drafter=eagle", "needs drafter.path, or drafter.weights=random"),
-        ("drafter=ngram drafter.weights=random", "used only with a drafter that is a model"),
+        (
+            "drafter=ngram drafter.weights=random",
+            "used only with drafter=eagle, eagle3, mtp, peagle, dflash or draft_model",
+        ),
         ("drafter=eagle drafter.weights=random drafter.shape=qwen3_06b", "used only with drafter=draft_model"),
         ("drafter=mtp drafter.weights=random drafter.path=a/b", "other than an MTP layer of random weights"),
         (
@@ -183,7 +186,7 @@ def test_a_file_that_has_changed_is_read_again(conf):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("drafter: {pat: x}", "Key 'pat' not in 'DrafterConfig'"),
+        ("drafter: {pat: x}", "drafter: expected settings of it, found pat (did you mean path?); there are kind, "),
         ("decoding: {temperature: warm}", "Value 'warm' of type 'str' could not be converted to Float"),
         ("sweep: {drafter: [eagel3]}", "mine.yaml: sweep: drafter=eagel3: no such option (did you mean eagle3?)"),
         ("sweep: {decoding.temperature: 1}", "mine.yaml: sweep of decoding.temperature: expected a list, found 1"),
@@ -219,9 +222,11 @@ def test_a_setting_that_one_cell_of_the_run_uses_is_taken(arguments):
     assert cells(*arguments.split())
 
 
-def test_files_may_say_what_only_some_of_their_runs_use():
-    """conf/drafter/ngram.yaml and conf/workload/hf.yaml set what other options ignore."""
-    assert cells("drafter=ngram", "drafter.kind=eagle3")[-1].drafter.kind is DrafterKind.eagle3
+def test_files_may_say_what_only_some_of_their_runs_use(conf):
+    """Would catch an experiment that runs with the member alone for which it has settings."""
+    (conf / "experiment" / "mine.yaml").write_text("# @package _global_\ndrafter: {ngram_max: 7, path: a/b}\n")
+    assert cells("experiment=mine", "drafter=ngram")[-1].drafter == drafter_of("ngram", ngram_max=7)
+    assert cells("experiment=mine", "drafter=mtp")[-1].drafter == drafter_of("mtp", path="a/b")
 
 
 def test_every_setting_that_may_be_without_effect_exists():

@@ -12,7 +12,7 @@ from experiments import run as command
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.models.zoo import zoo_path
 from harness.records.runs import read_manifest
 from harness.runner import earlier_cells, weights_here
@@ -157,7 +157,7 @@ def test_a_list_counts_what_a_stopped_run_has_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize("changes", [{}, {"dtype": "bfloat16"}, {"graphs": True}, {"device": "auto"}])
 def test_cells_are_named_as_a_worker_names_them(kind, changes, tmp_path):
     """Would catch keys of which none is ever found again."""
-    drafter = DrafterConfig() if kind is None else DrafterConfig(kind)
+    drafter = drafter_of("none") if kind is None else drafter_of(kind)
     settings = replace(STRICT.backend, **{"dtype": "auto", **changes})
     config: CellConfig = replace(STRICT, drafter=drafter, backend=settings)
     on_gpu = torch.cuda.is_available()
@@ -190,7 +190,7 @@ def test_the_list_of_a_finished_run_is_a_command(run_plan, tmp_path, capsys):
 def test_two_folders_with_the_same_weights_are_refused(tmp_path):
     """Would catch two cells that write one checkpoint, and an error that blames another process."""
     copytree(zoo_path("eagle3"), tmp_path / "copy")
-    heads = [DrafterConfig(DrafterKind.eagle3, path=str(path)) for path in (zoo_path("eagle3"), tmp_path / "copy")]
+    heads = [drafter_of(DrafterKind.eagle3, path=str(path)) for path in (zoo_path("eagle3"), tmp_path / "copy")]
     with pytest.raises(ValueError, match=r"drafter\.path .*copy.* does not tell their results apart"):
         refuse_repeated([replace(STRICT, drafter=head) for head in heads])
     (tmp_path / "copy" / "model.safetensors").write_bytes(b"others")

@@ -5,10 +5,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.usage import normal_form
 from harness.config.verification import recorded_verification
@@ -29,7 +30,7 @@ def test_a_profile_and_its_rates_are_the_same_cell():
 
 
 def test_where_weights_come_from_makes_another_cell():
-    drafters = [DrafterConfig(DrafterKind.eagle3, weights=weights) for weights in Weights]
+    drafters = [drafter_of(DrafterKind.eagle3, weights=weights) for weights in Weights]
     targets = [TargetConfig(weights=weights) for weights in Weights]
     cells = [replace(cell(), target=target, drafter=drafter) for target in targets for drafter in drafters]
     assert len({identity(determinants(item)) for item in cells}) == 4
@@ -42,11 +43,9 @@ def test_where_weights_come_from_makes_another_cell():
 
 
 def test_settings_of_weights_that_a_drafter_ignores_do_not_make_another_cell():
-    ngram = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, weights=RANDOM))
-    assert determinants(ngram) == determinants(cell("ngram"))
-    mtp = [DrafterConfig(DrafterKind.mtp, weights=RANDOM, path=path) for path in (None, "unused")]
+    mtp = [drafter_of(DrafterKind.mtp, weights=RANDOM, path=path) for path in (None, "unused")]
     assert determinants(replace(cell(), drafter=mtp[0])) == determinants(replace(cell(), drafter=mtp[1]))
-    shaped = [DrafterConfig(DrafterKind.draft_model, weights=RANDOM, shape=shape) for shape in ("a", "b")]
+    shaped = [drafter_of(DrafterKind.draft_model, weights=RANDOM, shape=shape) for shape in ("a", "b")]
     assert determinants(replace(cell(), drafter=shaped[0])) != determinants(replace(cell(), drafter=shaped[1]))
 
 
@@ -86,13 +85,9 @@ def test_parameters_make_another_cell():
     assert determinants(lenient[0]) != determinants(lenient[1])
 
 
-def test_settings_that_the_drafter_ignores_do_not_make_another_cell():
-    eagle = replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, ngram_max=9))
-    assert determinants(eagle) == determinants(cell())
-    ngram = [replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, ngram_max=x)) for x in (4, 9)]
+def test_settings_of_the_drafter_make_another_cell():
+    ngram = [replace(cell("ngram"), drafter=drafter_of(DrafterKind.ngram, ngram_max=x)) for x in (4, 9)]
     assert determinants(ngram[0]) != determinants(ngram[1])
-    by_path = replace(cell("ngram"), drafter=DrafterConfig(DrafterKind.ngram, path="unused"))
-    assert determinants(by_path) == determinants(cell("ngram"))
 
 
 def test_the_baseline_ignores_drafting_and_verification():
@@ -135,7 +130,7 @@ def test_labels_and_summaries_do_not_change_the_identity():
 
 def test_fingerprints_stand_for_paths():
     here, there = (
-        replace(cell(), drafter=DrafterConfig(DrafterKind.eagle3, path=path), workload=WorkloadConfig(path=path))
+        replace(cell(), drafter=drafter_of(DrafterKind.eagle3, path=path), workload=WorkloadConfig(path=path))
         for path in ("here", "there")
     )
     assert determinants(here) != determinants(there)

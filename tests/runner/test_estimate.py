@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import BackendConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.estimate import estimate_lines
@@ -16,7 +16,7 @@ from kernels.methods import VerificationMethod
 from kernels.verification import Verification
 
 BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
-DRAFTED = CellConfig(drafter=DrafterConfig(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
+DRAFTED = CellConfig(drafter=drafter_of(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
 NUM_REQUESTS = 8
 
 

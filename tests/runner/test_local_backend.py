@@ -11,7 +11,7 @@ from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import Fusion, ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import GivenSampling
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.workload import TooLong, WorkloadConfig
@@ -31,7 +31,7 @@ def store() -> ModelStore:
 
 def backend(store, *, too_long=TooLong.skip, max_length=None, max_new_tokens=8, drafter=DrafterKind.none):
     cell = CellConfig(
-        drafter=DrafterConfig(drafter),
+        drafter=drafter_of(drafter),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=max_new_tokens, ignore_eos=True),
         workload=WorkloadConfig(too_long=too_long),
         backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, max_length=max_length),
@@ -91,7 +91,7 @@ def test_requests_that_all_cut_are_not_mixed(store):
 def test_sampling_that_breaks_the_promise_of_the_cell_is_refused(store):
     """Would catch temperature 1 under greedy verification, which is not defined there."""
     cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.ngram),
+        drafter=drafter_of(DrafterKind.ngram),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=8),
         verification=Verification(VerificationMethod.greedy),
         backend=BackendConfig(device="cpu", dtype="float32"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
@@ -21,7 +21,7 @@ from kernels.verification import Verification
 
 def cell(method: VerificationMethod, temperature: float = 1.0) -> CellConfig:
     return CellConfig(
-        drafter=DrafterConfig(DrafterKind.eagle3),
+        drafter=drafter_of(DrafterKind.eagle3),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=6),
         verification=Verification(method),
         workload=WorkloadConfig(num_prompts=4, num_turns=1),

@@ -13,7 +13,8 @@ from harness.analysis.results import read_results
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind, Weights
+from harness.config.drafter import DrafterKind, drafter_of
+from harness.config.models import Weights
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
@@ -131,7 +132,7 @@ def test_the_pull_requests_settings_run_at_tiny_sizes(experiment, changes, num_c
 
 
 def test_an_answer_of_a_random_model_is_headed_as_one():
-    cell = CellConfig(drafter=DrafterConfig(DrafterKind.eagle, weights=Weights.random))
+    cell = CellConfig(drafter=drafter_of(DrafterKind.eagle, weights=Weights.random))
     assert headline(cell).endswith("(lossless); drafter weights: random, so the text means nothing")
 
 
@@ -170,7 +171,7 @@ def test_prompts_of_one_length_are_the_same_for_every_arm():
     read = []
     for kind in (DrafterKind.none, DrafterKind.eagle3, DrafterKind.ngram):
         cell = CellConfig(
-            drafter=DrafterConfig(kind),
+            drafter=drafter_of(kind),
             decoding=DecodingConfig(max_new_tokens=3),
             workload=WorkloadConfig(num_turns=1, prompt_tokens=50),
             backend=BackendConfig(device="cpu", max_concurrency=2),

@@ -7,9 +7,9 @@ import pytest
 
 from harness.analysis.columns import SETTINGS
 from harness.config.cell import CellConfig, InvalidCombinationError
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice, SiblingsChoice
 from harness.config.identity import determinants, plain_values
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import DecodingConfig
 from harness.config.tree import DynamicTree, branching, depths_of, is_chain, read_tree, tree_name
 from harness.config.usage import normal_form
@@ -23,7 +23,7 @@ from tests.support.synthetic_cells import CONFIG, analysed, cell_record, request
 
 def cell(tree="2-2", method="recursive", kind="eagle3", temperature=1.0, num_tokens=4, **drafting):
     return CellConfig(
-        drafter=DrafterConfig(DrafterKind(kind)),
+        drafter=drafter_of(DrafterKind(kind)),
         drafting=DraftingConfig(num_tokens, tree=tree, **drafting),
         decoding=DecodingConfig(temperature=temperature),
         verification=verification_of(method),

@@ -8,7 +8,8 @@ import huggingface_hub
 import pytest
 import torch
 
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig, Weights
+from harness.config.drafter import DrafterKind, drafter_of
+from harness.config.models import TargetConfig, Weights
 from harness.models.zoo import zoo_path
 from harness.runner import weights_here
 from harness.runner.launchers.local import LocalLauncher
@@ -73,10 +74,10 @@ def snapshot(tmp_path, monkeypatch):
 def test_random_weights_are_those_of_the_code_and_of_what_they_are_drawn_after(is_answered, monkeypatch):
     """Would catch a worker that draws gigabytes to find nothing to do, and other sizes under the same name."""
     target = TargetConfig(weights=Weights.random)
-    drafter = DrafterConfig(DrafterKind.eagle, weights=Weights.random)
+    drafter = drafter_of(DrafterKind.eagle, weights=Weights.random)
     cells = [replace(STRICT, target=target, drafter=drafter)]
     assert is_answered(cells)
-    assert not is_answered([replace(cells[0], drafter=DrafterConfig(DrafterKind.eagle))], has_run=True)
+    assert not is_answered([replace(cells[0], drafter=drafter_of(DrafterKind.eagle))], has_run=True)
     monkeypatch.setattr(weights_here, "fingerprint", lambda *given: "of other sizes")
     assert not is_answered(cells, has_run=True)
 
@@ -98,7 +99,7 @@ def test_cells_of_a_hub_id_are_answered_with_one_question(snapshot, is_answered,
     folder = weights_here.hub_snapshot(NAME, COMMIT)
     # a worker would ask the Hub for its files
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *given, **how: str(folder))
-    cells = [replace(STRICT, target=TargetConfig(path=NAME), drafter=DrafterConfig(DrafterKind.ngram))]
+    cells = [replace(STRICT, target=TargetConfig(path=NAME), drafter=drafter_of(DrafterKind.ngram))]
     assert is_answered(cells) and snapshot.num_asked == 1
     snapshot.commit = "another"
     assert not is_answered(cells, has_run=True)

@@ -1,14 +1,15 @@
-"""Drafters that are no part of the harness, as a user would name them: drafter.kind=tests.support.own_drafters:NAME."""
+"""Drafters that are no part of the harness, as a user would name them: drafter=tests.support.own_drafters:NAME."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from harness.config.drafter import DrafterConfig
 from harness.drafters.draft_logits import DraftLogits
-from harness.drafters.protocol import Batch, StatelessDrafter
+from harness.drafters.protocol import Batch, Drafter, StatelessDrafter
 from harness.drafters.registry import DrafterSetup
 from kernels.contract import Draft
 
@@ -27,6 +28,33 @@ class LastToken(StatelessDrafter):
         last = batch.token_ids.gather(1, batch.lengths.unsqueeze(1) - 1)
         token_ids = last.expand(-1, batch.num_speculative_tokens).contiguous()
         return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
+
+
+@dataclass(frozen=True)
+class Repeats(DrafterConfig):
+    """Repeats the last token, so many times at most."""
+
+    most: int = 2
+    """Draft tokens of a round."""
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"drafter.most: expected 1 or more, found {self.most}")
+
+    def build(self, setup: DrafterSetup) -> Drafter:
+        return FewTokens(setup, self.most)
+
+
+class FewTokens(LastToken):
+    """Repeats the last token so many times at most."""
+
+    def __init__(self, setup: DrafterSetup, most: int) -> None:
+        super().__init__(setup)
+        self._most = most
+
+    def propose(self, batch: Batch) -> Draft:
+        draft = super().propose(batch)
+        return replace(draft, num_draft_tokens=draft.num_draft_tokens.clamp(max=self._most))
 
 
 class FixedLogits(StatelessDrafter):

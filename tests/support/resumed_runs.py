@@ -8,15 +8,8 @@ from pandas.testing import assert_frame_equal
 
 from harness.analysis import load_results
 from harness.analysis.definitions import METRICS
-from harness.config.cell import (
-    BackendConfig,
-    CellConfig,
-    DecodingConfig,
-    DrafterConfig,
-    DrafterKind,
-    MeasurementConfig,
-    WorkloadConfig,
-)
+from harness.config.cell import BackendConfig, CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.records.files import read_cell
 from harness.records.same_tokens import same_tokens
 from harness.runner.plan.run_plan import Resume
@@ -46,7 +39,7 @@ class Told(Silent):
 def plan_of(folder, **changes):
     """A baseline and two methods on a scripted server."""
     cell = CellConfig(
-        drafter=DrafterConfig(DrafterKind.eagle3),
+        drafter=drafter_of(DrafterKind.eagle3),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=NUM_PROMPTS, num_turns=1),
         backend=BackendConfig(

@@ -3,8 +3,8 @@
 from harness.analysis import load_results
 from harness.analysis.results import read_results
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.server import Engine, ServerConfig
 from harness.config.workload import WorkloadConfig
@@ -32,7 +32,7 @@ def cell_on(server, num_requests=6, concurrency=256, **settings):
     temperature = 0.0 if engine in (Engine.tensorrt_llm, Engine.llama_cpp) else 1.0
     kind = {Engine.plain: DrafterKind.none, Engine.llama_cpp: DrafterKind.draft_model}.get(engine, DrafterKind.eagle3)
     return CellConfig(
-        drafter=DrafterConfig(kind),
+        drafter=drafter_of(kind),
         drafting=DraftingConfig(DEPTH),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=MAX_TOKENS),
         verification=Verification(VerificationMethod.probabilistic if temperature else VerificationMethod.greedy),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import Workers
@@ -18,7 +18,7 @@ def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
     """The baseline and some methods on a failing server."""
     cells = [
         CellConfig(
-            drafter=DrafterConfig(DrafterKind.eagle3),
+            drafter=drafter_of(DrafterKind.eagle3),
             decoding=DecodingConfig(temperature=temperature, max_new_tokens=8),
             workload=WorkloadConfig(num_prompts=4, num_turns=1),
             backend=BackendConfig(

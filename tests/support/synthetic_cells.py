@@ -10,21 +10,20 @@ from harness.analysis.cell import analyse
 from harness.analysis.estimates import Estimates
 from harness.analysis.frame import results_frame
 from harness.analysis.sums import cell_sums
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.identity import plain_values
-from harness.config.models import DrafterConfig, DrafterKind
 from harness.config.sections import MeasurementConfig
 from harness.records.files import identity, write_cell
 from harness.records.request import FinishReason, RequestRecord, RoundRecord
 from harness.records.runs import Run
 from harness.records.schema import SCHEMA_VERSION, CellRecord
-from kernels.methods import NAMED_METHODS
 
 NUM_RESAMPLES = 500
 CONFIG = plain_values(
     CellConfig(
-        drafter=DrafterConfig(kind=DrafterKind.eagle3),
+        drafter=drafter_of(DrafterKind.eagle3),
         drafting=DraftingConfig(num_speculative_tokens=3),
         measurement=MeasurementConfig(num_resamples=NUM_RESAMPLES),
     )
@@ -55,9 +54,13 @@ def config(**changes):
             result[group][key] = value
         else:
             result[name] = value
-    method = NAMED_METHODS.get(result["verification"]["method"])
-    if method is not None:
-        result["verification"] = plain_values(method.kind().recorded()) | result["verification"]
+    for union in UNIONS.values():
+        given = result[union.section]
+        if given[union.tag] in union.names:
+            # the member's own settings, and those that a test gives
+            of_member = plain_values(union.build(given[union.tag], {}))
+            others = CONFIG[union.section].keys() - of_member.keys()
+            result[union.section] = of_member | {name: value for name, value in given.items() if name not in others}
     return result
 
 

@@ -10,9 +10,9 @@ from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import Caching
-from harness.drafters.draft_model import DraftModelDrafter
-from harness.drafters.ngram import NgramDrafter, NgramTreeDrafter
-from harness.drafters.none import NoDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
+from harness.drafters.ngram_run import NgramDrafter, NgramTreeDrafter
+from harness.drafters.none_run import NoDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter, TreeModelDrafter

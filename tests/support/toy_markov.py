@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED, Caching
-from harness.drafters.none import NoDrafter
+from harness.drafters.none_run import NoDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.drafters.protocol import Drafter
 from harness.drafters.tree import TreeHeadDrafter

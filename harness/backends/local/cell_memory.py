@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from harness.backends.local.model_store import StoredModels
-from harness.config.models import DrafterConfig
+from harness.config.drafter import DrafterConfig
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
 

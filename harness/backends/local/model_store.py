@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from harness.config.device import resolve_device, resolve_dtype
-from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.config.drafter import DrafterConfig
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import BackendConfig
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.accounting import Accepted

@@ -24,10 +24,11 @@ from harness.backends.recordings.read import (
 )
 from harness.backends.recordings.to_records import Converted, LeftOut, converted
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import guarantee, labels
 from harness.config.identity import plain_values
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig
+from harness.config.models import TargetConfig
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.acceptance_terms import collect_terms, write_terms
@@ -134,7 +135,7 @@ def _config(header: Header, about: About) -> CellConfig:
     sampling = {name: getattr(about, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     return CellConfig(
         target=TargetConfig(path=header.target),
-        drafter=DrafterConfig(kind=kind, path=header.drafter_path if has_path else None),
+        drafter=drafter_of(kind, **({"path": header.drafter_path} if has_path else {})),
         drafting=DraftingConfig(
             num_speculative_tokens=header.num_speculative_tokens,
             sampling=DraftSamplingChoice.greedy if dtype is None else DraftSamplingChoice.sampled,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from harness.config.drafter import DrafterKind
 from harness.config.drafting import CacheDtype
-from harness.config.models import DrafterKind
 from harness.plugins.recording.content import EXPECTED, MAGIC, SUFFIX, from_text
 from harness.plugins.recording.frames import DamagedFramesError, read_frames
 from harness.records.acceptance_terms import COLUMNS, Floats

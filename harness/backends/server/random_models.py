@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.backends.server.prompts import TOKENIZER_FILES, drafter_path, target_path
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterKind, TargetConfig, Weights
+from harness.config.drafter import DrafterKind
+from harness.config.models import TargetConfig, Weights
 
 
 def draws_weights(cell: CellConfig) -> bool:

@@ -15,7 +15,7 @@ from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.checks.server_certification.config import CertifyServerConfig
 from harness.checks.server_certification.known_model import Tokens
 from harness.config.cell import CellConfig
-from harness.config.models import DrafterConfig, DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig, DecodingConfig
 from harness.config.server import ServerConfig
@@ -32,7 +32,7 @@ class Served:
         """Raises ValueError if no server answers there, or it does not have the model."""
         server = ServerConfig(config.engine, url, stall_timeout_s=STALL_TIMEOUT_S)
         cell = CellConfig(
-            drafter=DrafterConfig(DrafterKind.none),
+            drafter=drafter_of(DrafterKind.none),
             decoding=DecodingConfig(ignore_eos=True),
             backend=BackendConfig(kind="server"),
             server=server,

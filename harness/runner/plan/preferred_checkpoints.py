@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.config.models import DrafterConfig, TargetConfig, Weights
+from harness.config.drafter import DrafterConfig, NetworkConfig
+from harness.config.models import TargetConfig, Weights
 from harness.config.schema import SettingsError
 
 ALONE = "there, but of no use without the other"
@@ -49,6 +50,7 @@ def resolve_preferred(target: TargetConfig, drafter: DrafterConfig) -> ResolvedM
     if "target" in found:
         target = replace(target, path=found["target"])
     if "drafter" in found:
+        assert isinstance(drafter, NetworkConfig), "it is wanted of networks alone"
         drafter = replace(drafter, path=found["drafter"])
     return ResolvedModels(target, drafter, None)
 

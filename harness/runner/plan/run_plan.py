@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import RANDOM_WEIGHTS
 from harness.config.identity import determinants, key_without, plain_values
 from harness.config.launcher import LauncherConfig
-from harness.config.models import DrafterConfig, Weights
+from harness.config.models import Weights
 from harness.config.schema import SettingsError
 from harness.config.server import ENGINES, what_was_run
 from harness.config.tracker import Tracker
@@ -216,7 +217,7 @@ def _shown_settings(cell: CellConfig) -> dict[str, Any]:
 
 
 def _baseline(cell: CellConfig) -> CellConfig:
-    return replace(cell, drafter=DrafterConfig())
+    return replace(cell, drafter=drafter_of(DrafterKind.none))
 
 
 def _each_once(cells: Iterable[CellConfig]) -> list[CellConfig]:

@@ -18,8 +18,8 @@ from harness.backends.server.held_tokens import ids_of_chunks
 from harness.backends.server.reply import Chunk, Reply, drafts_so_far
 from harness.backends.server.rounds import Steps, Unsplit
 from harness.backends.server.step_boundaries import steps_between
-from harness.config.models import DrafterKind
 from harness.config.sampling import SamplingSettings
+from harness.drafters.ngram import Ngram
 from harness.models.gguf import gguf_in
 from harness.records.counts import DraftCounts
 
@@ -95,7 +95,7 @@ class LlamaCppAdapter(Adapter):
     def speculation(self) -> tuple[str, ...]:
         if self.cell.is_baseline:
             return ()
-        if self.cell.drafter.kind is DrafterKind.ngram:
+        if isinstance(self.cell.drafter, Ngram):
             option = "--spec-ngram-simple"
             sizes = (f"{option}-size-n", str(self.cell.drafter.ngram_max), f"{option}-size-m", str(self.num_tokens))
             return "--spec-type", "ngram-simple", *sizes, f"{option}-min-hits", "1"

@@ -8,7 +8,7 @@ from harness.backends.backend import RefusedArm
 from harness.backends.server.adapter import Adapter, Evidence, positions_of_constant_depth
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
-from harness.config.models import DrafterKind
+from harness.config.drafter import DrafterKind
 from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts
 from kernels.methods import VerificationMethod

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.backends.server.adapter import Adapter
 from harness.backends.server.counters import Counters
-from harness.config.models import DrafterKind
+from harness.config.drafter import DrafterKind
 from harness.config.sampling import SamplingSettings
 from harness.records.counts import DraftCounts
 

@@ -23,8 +23,9 @@ from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.config.constraint import GrammarKind
-from harness.config.models import DrafterKind
+from harness.config.drafter import DrafterKind
 from harness.config.sampling import SamplingSettings
+from harness.drafters.ngram import Ngram
 from harness.records.counts import DraftCounts, Knowledge
 from kernels.methods import VerificationMethod
 
@@ -103,7 +104,7 @@ class VllmAdapter(Adapter):
             config["draft_sample_method"] = "probabilistic" if self.samples_drafts else "greedy"
             if kind is not DrafterKind.mtp:
                 config["model"] = self.drafter
-        else:
+        elif isinstance(cell.drafter, Ngram):
             config |= {"prompt_lookup_max": cell.drafter.ngram_max, "prompt_lookup_min": cell.drafter.ngram_min}
         method = VerificationMethod(cell.verification.method.value)
         config["rejection_sample_method"] = METHODS[method]

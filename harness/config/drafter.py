@@ -1,0 +1,285 @@
+"""The section `drafter`: who proposes. The settings of each drafter stand in its module of harness.drafters.
+
+Knows the names of the drafters, and imports a module where its settings are asked for: without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache, cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from harness.config.imported import ImportPath, is_import_path
+from harness.config.models import AS_FILED, HeadChoices, Weights, require
+from harness.config.union import Union, immutable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.config.cell import CellConfig
+    from harness.drafters.protocol import Drafter
+    from harness.drafters.registry import DrafterSetup
+    from harness.models.head import Head
+    from harness.models.target import TargetModel
+
+KEY = "drafter.kind"
+
+
+class DrafterKind(Enum):
+    """A drafter of ours: its name, with PACKAGE.MODULE:CLASS of its settings."""
+
+    _value_: str
+    path: str
+
+    def __new__(cls, value: Any, path: str = "") -> Self:
+        member = object.__new__(cls)
+        member._value_, member.path = value, path
+        return member
+
+    none = "none", "harness.drafters.none:NoDrafts"
+    eagle = "eagle", "harness.drafters.eagle:Eagle"
+    eagle3 = "eagle3", "harness.drafters.eagle3:Eagle3"
+    mtp = "mtp", "harness.drafters.mtp:Mtp"
+    peagle = "peagle", "harness.drafters.peagle:PEagle"
+    dflash = "dflash", "harness.drafters.dflash:DFlash"
+    draft_model = "draft_model", "harness.drafters.draft_model:DraftModel"
+    ngram = "ngram", "harness.drafters.ngram:Ngram"
+    suffix = "suffix", "harness.drafters.suffix:Suffix"
+
+    @cached_property
+    def settings(self) -> type[DrafterConfig]:
+        """The class of its settings."""
+        module, _, name = self.path.partition(":")
+        found: type[DrafterConfig] = getattr(import_module(module), name)
+        return found
+
+
+@dataclass(frozen=True)
+class DrafterTraits:
+    """What is true of a kind of drafter, whatever its settings."""
+
+    has_model: bool = False
+    """Whether it is a network that the harness loads."""
+    is_one_hot: bool = False
+    """Whether it has no distribution to draw from."""
+    drafts_trees: bool = False
+    """Whether it can propose several tokens for a position."""
+    in_target: bool = False
+    """Whether it lies in the target's own folder and has the target's sizes."""
+    in_zoo: bool = True
+    """Whether the built-in target has one."""
+    name: str = "{kind}"
+    """What tables call it, by its settings."""
+
+
+@dataclass(frozen=True)
+class DrafterConfig:
+    """The settings of a drafter, which are the fields of its dataclass, have defaults, and a docstring each; and what
+    the harness must know of it.
+
+    A drafter of the user's own is the same, outside of the package: `drafter=PACKAGE.MODULE:NAME`.
+    """
+
+    traits: ClassVar[DrafterTraits] = DrafterTraits()
+
+    @property
+    def kind(self) -> DrafterKind | ImportPath:
+        """Its name."""
+        return _kind_of(f"{type(self).__module__}:{type(self).__qualname__}")
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter is a network that the harness loads."""
+        return self.traits.has_model
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether its `propose` and `extend` can be captured in a CUDA graph."""
+        return True
+
+    def refusal(self, cell: CellConfig) -> str | None:
+        """Why it cannot draft in a cell, and what to do instead; None if it can."""
+        return None
+
+    def build(self, setup: DrafterSetup) -> Drafter:
+        """The drafter itself."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        """Another process imports one of the user's own by its path."""
+        return _build, _parts(self)
+
+    # What a drafter without a network says of its files: nothing.
+
+    @property
+    def path(self) -> str | None:
+        return None
+
+    @property
+    def preferred(self) -> str | None:
+        return None
+
+    @property
+    def revision(self) -> str | None:
+        return None
+
+    @property
+    def weights(self) -> Weights:
+        return Weights.checkpoint
+
+    @property
+    def accept_unknown(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def shape(self) -> str | None:
+        return None
+
+    @property
+    def head_choices(self) -> HeadChoices:
+        return AS_FILED
+
+
+@dataclass(frozen=True)
+class NetworkConfig(DrafterConfig):
+    """The settings of a drafter that is a network."""
+
+    path: str | None = None
+    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
+    preferred: str | None = None
+    """Hugging Face id of the drafter for target.preferred; both are taken, or neither."""
+    revision: str | None = None
+    """Revision of a Hugging Face id."""
+    weights: Weights = Weights.checkpoint
+    """The checkpoint's, or random ones; without a path, of the sizes that the public heads have for such a target."""
+    accept_unknown: tuple[str, ...] = ()
+    """The same of the drafter's files: fields and tensors that are left out because you vouch for them."""
+
+    def __post_init__(self) -> None:
+        require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")
+
+    def refusal(self, cell: CellConfig) -> str | None:
+        lacks_weights = self.weights is Weights.checkpoint and self.path is None
+        target, name = cell.target, self.kind.value
+        if lacks_weights and not target.is_built_in and not self.traits.in_target:
+            return (
+                f"drafter={name} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
+                "built-in target has one of its own"
+            )
+        if lacks_weights and not self.traits.in_zoo:
+            return f"drafter={name} needs drafter.path, or drafter.weights=random: none is built in"
+        if lacks_weights and target.shape is not None and self.traits.in_target:
+            return (
+                f"drafter={name} is read from the target's own folder, and target.shape={target.shape} has none; use "
+                "drafter.weights=random, or drafter.path"
+            )
+        return None
+
+    def load(self, folder: Path, target: TargetModel) -> Head | TargetModel:
+        """The network of a checkpoint folder, for a target.
+
+        Raises:
+            ValueError: the files do not fit the kind or the target.
+        """
+        raise NotImplementedError
+
+    def random(self, target: TargetModel) -> Head | TargetModel:
+        """The same with random weights, of the sizes that the settings name."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BuiltByOwn(DrafterConfig):
+    """A drafter of the user's own without settings: a function of a DrafterSetup, or a class made with one."""
+
+    builder: ImportPath
+
+    def __reduce__(self) -> Any:
+        """Nothing is imported before it is built."""
+        return BuiltByOwn, (self.builder,)
+
+    @property
+    def kind(self) -> DrafterKind | ImportPath:
+        return self.builder
+
+    @property
+    def can_be_captured(self) -> bool:
+        return bool(getattr(self.builder.load(KEY), "can_be_captured", False))
+
+    def build(self, setup: DrafterSetup) -> Drafter:
+        found: Drafter = self.builder.load(KEY)(setup)
+        return found
+
+
+def drafter_of(kind: DrafterKind | str, **settings: Any) -> DrafterConfig:
+    """A drafter with its settings; those that are not given have their defaults.
+
+    Args:
+        kind: built-in, or PACKAGE.MODULE:NAME.
+        settings: by name.
+
+    Raises:
+        ValueError: there is no such drafter, or a setting is out of range.
+        TypeError: it has no such setting.
+    """
+    name = kind.value if isinstance(kind, DrafterKind) else kind
+    found, given = _settings_of(name), {key: immutable(value) for key, value in settings.items()}
+    return BuiltByOwn(ImportPath(name), **given) if found is DrafterConfig else found(**given)
+
+
+def drafter_traits(kind: str) -> DrafterTraits:
+    """What is true of a kind, by its name; of one that is not ours, that it brings everything itself."""
+    return DrafterKind(kind).settings.traits if kind in DrafterKind.__members__ else DrafterTraits()
+
+
+def tree_drafters() -> tuple[str, ...]:
+    """The names of the drafters of ours that propose several tokens for a position."""
+    return tuple(kind.value for kind in DrafterKind if kind.settings.traits.drafts_trees)
+
+
+@cache
+def _kind_of(path: str) -> DrafterKind | ImportPath:
+    return next((kind for kind in DrafterKind if kind.path == path), ImportPath(path))
+
+
+def _settings_of(name: str) -> type[DrafterConfig]:
+    """The class of the settings of a drafter; the base of all where it has none."""
+    DRAFTER.check_name(name)
+    if not is_import_path(name):
+        return DrafterKind(name).settings
+    found = ImportPath(name).load(KEY)
+    if isinstance(found, type) and issubclass(found, DrafterConfig):
+        return found
+    if not callable(found):
+        raise ValueError(
+            f"{KEY}: expected settings (harness.config.drafter.DrafterConfig), a function of a DrafterSetup, or a "
+            f"class made with one, found {name} to be a {type(found).__name__}"
+        )
+    return DrafterConfig
+
+
+def _parts(value: DrafterConfig) -> tuple[str, Mapping[str, Any]]:
+    names = () if isinstance(value, BuiltByOwn) else (item.name for item in fields(value))
+    return value.kind.value, {name: getattr(value, name) for name in names}
+
+
+def _build(name: str, values: Mapping[str, Any]) -> DrafterConfig:
+    return drafter_of(name, **values)
+
+
+DRAFTER = Union(
+    section="drafter",
+    tag="kind",
+    doc="The proposer.",
+    tag_doc="Who proposes; none is the autoregressive baseline, PACKAGE.MODULE:NAME builds one of your own.",
+    names=tuple(kind.value for kind in DrafterKind),
+    default=DrafterKind.none.value,
+    kind=DrafterConfig,
+    kind_of=_settings_of,
+    build=_build,
+    of_record=_build,
+    parts=_parts,
+)

@@ -1,0 +1,76 @@
+"""An independent draft model: a small language model with the target's vocabulary, which reads tokens only.
+
+Before it drafts it reads the last two tokens of each row: the last one is new to it, and so is the one before it when
+all drafts of the round before were accepted. Everything earlier it has read while it drafted, or with the prompt.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.drafters.chain import DrafterShape, NetworkDrafter
+from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
+from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.models.cost import total
+from harness.models.target import TargetModel
+from kernels.contract import Draft, DraftSampling
+
+
+class DraftModelDrafter(NetworkDrafter):
+    """Drafts with a language model, and owns its key-value cache and the persistent draft-logit cache."""
+
+    aux_layers: tuple[int, ...] = ()
+
+    def __init__(
+        self, model: TargetModel, draft_sampling: DraftSampling, shape: DrafterShape, caching: Caching = AS_DRAFTED
+    ) -> None:
+        self.model = model
+        self.num_parameters = model.num_parameters
+        # one slot more than there are takes what rows without a request write
+        self._cache = model.new_cache(shape.num_slots + 1, shape.capacity)
+        size = shape.logits_size(model.vocab_size)
+        self._logits = DraftLogits(
+            draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device, caching
+        )
+
+    def extend(self, step: TargetStep) -> None:
+        """Read prompts; what a round added is read with the next drafts."""
+        for part in step.parts:
+            if part.has_prompts:
+                view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
+                self.model.forward(part.token_ids, part.positions, view)
+
+    def state(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
+        """K passes, the first over the last two tokens of each slot, whose keys are not there before."""
+        model, num_tokens = self.model.cost, num_speculative_tokens
+        passes = model.passes(num_slots, [2] + [1] * (num_tokens - 1), length - 1)
+        return DrafterCost(total(passes, model.logits(num_tokens, num_slots), self._logits.cost(num_slots)))
+
+    def propose(self, batch: Batch) -> Draft:
+        """Draft K tokens for each row; their logits stay in the cache, as the verifier will read them."""
+        positions, token_ids, length = self._last_tokens(batch)
+        drafted: list[Tensor] = []
+        for step in range(batch.num_speculative_tokens):
+            view = self._cache.view(batch.rows, positions, length)
+            hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
+            logits = self.model.logits(hidden, self._logits.place(batch, step))
+            drafted.append(self._logits.draw(logits, batch, step))
+            if self._logits.has_ended(batch, step):
+                break
+            positions, token_ids, length = positions[:, -1:] + 1, drafted[-1].unsqueeze(1), length + 1
+        return self._logits.draft(drafted, batch)
+
+    def read(self, batch: Batch) -> None:
+        """Read the last two tokens of each row; see harness.drafters.protocol.ReadsWhileDrafting."""
+        positions, token_ids, length = self._last_tokens(batch)
+        self.model.forward(token_ids, positions, self._cache.view(batch.rows, positions, length))
+
+    def _last_tokens(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+        """([B, 2] positions, [B, 2] token ids, highest position + 1) of what is read before the first draft."""
+        # a row that decodes has a prompt and a token after it; one that idles stays at the start of its slot
+        positions = (batch.lengths.unsqueeze(1) - 2).clamp_min(0) + torch.arange(2, device=batch.lengths.device)
+        return positions, batch.token_ids.gather(1, positions), max(batch.length, 2)
