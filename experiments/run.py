@@ -26,7 +26,6 @@ from harness.config.cli.arguments import device_names, whole_number
 from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import SUCCESS
 from harness.config.cli.settings_help import OVERRIDES, settings_help
-from harness.config.launcher import LauncherKind
 from harness.config.run import skipped_lines
 from harness.config.schema import SettingsError, group_options
 from harness.runner.plan.run_plan import Workers
@@ -79,10 +78,10 @@ def _run(options: argparse.Namespace) -> int:
         resumed(compose_plan(options.overrides), resume),
         workers=Workers(options.devices, options.stall_limit),
     )
-    if options.devices != Workers.devices and plan.launcher.kind is not LauncherKind.local:
+    if options.devices != Workers.devices and plan.launcher.is_remote:
         raise SettingsError(
             f"--devices: expected launcher=local, whose workers share this host, found launcher="
-            f"{plan.launcher.kind.value}; there, give launcher.num_workers and launcher.gpus_per_worker"
+            f"{plan.launcher.kind}; there, give launcher.num_workers and launcher.gpus_per_worker"
         )
     if options.list:
         from harness.runner.check_machine import check_machine

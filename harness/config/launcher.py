@@ -1,40 +1,63 @@
-"""Where the worker processes of a run are started; belongs to the whole run and to no cell."""
+"""Where the worker processes of a run are started; belongs to the whole run and to no cell.
+
+The settings of each launcher stand in its module of harness.runner.launchers.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from harness.config.imported import ImportPath
+from harness.config.models import require
+from harness.config.union import Union, immutable
+
+if TYPE_CHECKING:
+    from harness.runner.launchers.launcher import Launcher
+    from harness.runner.plan.run_plan import RunPlan
+
+KEY = "launcher.kind"
+LAUNCHERS = {
+    "local": "harness.runner.launchers.local:Local",
+    "slurm": "harness.runner.launchers.slurm:Slurm",
+    "ray": "harness.runner.launchers.ray:Ray",
+}
+"""Name -> PACKAGE.MODULE:CLASS of the settings."""
 
 
-class LauncherKind(Enum):
-    """What starts worker processes."""
-
-    local = "local"
-    """This host."""
-    slurm = "slurm"
-    """SLURM, by submitit."""
-    ray = "ray"
-    """A Ray cluster that runs already."""
-
-
-class Executor(Enum):
-    """Of submitit."""
-
-    slurm = "slurm"
-    local = "local"
-
-
-@dataclass
+@dataclass(frozen=True)
 class LauncherConfig:
-    """Where the worker processes of a run are started."""
+    """The settings of a launcher, which are the fields of its dataclass, have defaults, and a docstring each.
 
-    kind: LauncherKind = LauncherKind.local
-    """What starts them."""
+    A launcher of the user's own is the same, outside of the package: `launcher=PACKAGE.MODULE:NAME`.
+    """
+
+    is_remote: ClassVar[bool] = True
+    """Whether workers may run on other hosts, whose devices are not known here."""
+    package: ClassVar[str] = ""
+    """What must be installed for it beside this project."""
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        path = f"{type(self).__module__}:{type(self).__qualname__}"
+        return next((name for name, ours in LAUNCHERS.items() if ours == path), path)
+
+    def check(self) -> None:
+        """Raise ValueError where workers cannot be started from this host."""
+
+    def launcher(self, plan: RunPlan) -> Launcher:
+        """What starts the workers of a plan; ValueError where its cluster is not there."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ClusterConfig(LauncherConfig):
+    """Of a launcher that starts workers as jobs of a cluster."""
+
     num_workers: int = 1
-    """Jobs at the same time, of a cluster; each runs one group of comparable cells after the other."""
+    """Jobs at the same time; each runs one group of comparable cells after the other."""
     gpus_per_worker: int = 1
     """GPUs of a job."""
     gpu_type: str | None = None
@@ -45,51 +68,54 @@ class LauncherConfig:
     """Memory of a job; null is the cluster's default."""
     host: str | None = None
     """Name or address of this host by which jobs reach it; null is its host name, or with Ray its address there."""
-    time_limit_min: int = 720
-    """Of a job; it stops 90 seconds before, and another follows."""
-    partition: str | None = None
-    """Of SLURM; null is the cluster's default."""
-    sbatch: list[str] = field(default_factory=list)
-    """More options of sbatch, such as [account=lab,exclusive]."""
-    executor: Executor = Executor.slurm
-    """Of submitit; local tries the settings out on this host, without SLURM."""
-    address: str = "auto"
-    """Of the Ray cluster: host:port of its head, or auto for the one that this host belongs to."""
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            default = item.default if item.default_factory is MISSING else item.default_factory()
-            kinds = _USED_BY.get(item.name, tuple(LauncherKind))
-            if self.kind not in kinds and getattr(self, item.name) != default:
-                raise ValueError(
-                    f"launcher.{item.name}: expected a setting that launcher={self.kind.value} uses, found one that "
-                    f"only {' and '.join(kind.value for kind in kinds)} has"
-                )
-        _check("num_workers", self.num_workers >= 1, "1 or more", self.num_workers)
-        _check("gpus_per_worker", self.gpus_per_worker >= 0, "0 or more", self.gpus_per_worker)
-        _check("cpus_per_worker", self.cpus_per_worker >= 1, "1 or more", self.cpus_per_worker)
-        _check("memory_gb", self.memory_gb is None or self.memory_gb > 0, "more than 0", self.memory_gb)
-        _check("time_limit_min", self.time_limit_min >= 5, "5 or more", self.time_limit_min)
-        for option in self.sbatch:
-            _check("sbatch", _OPTION.fullmatch(option), "options as name or name=value, without dashes", option)
-
-    @property
-    def sbatch_options(self) -> Mapping[str, str | bool]:
-        """The options of `sbatch` by name; True for one without a value."""
-        parts = (option.partition("=") for option in self.sbatch)
-        return {name.replace("-", "_"): value if equals else True for name, equals, value in parts}
+        for name, least in (("num_workers", 1), ("gpus_per_worker", 0), ("cpus_per_worker", 1)):
+            require(getattr(self, name) >= least, f"launcher.{name}", f"{least} or more", getattr(self, name))
+        require(self.memory_gb is None or self.memory_gb > 0, "launcher.memory_gb", "more than 0", self.memory_gb)
 
 
-_CLUSTERS = tuple(kind for kind in LauncherKind if kind is not LauncherKind.local)
-_USED_BY = {
-    **dict.fromkeys(("num_workers", "gpus_per_worker", "gpu_type", "cpus_per_worker", "memory_gb", "host"), _CLUSTERS),
-    **dict.fromkeys(("time_limit_min", "partition", "sbatch", "executor"), (LauncherKind.slurm,)),
-    "address": (LauncherKind.ray,),
-}
-"""Launchers that use a setting, by its name; all of them use one that is not listed."""
-_OPTION = re.compile(r"[a-z][a-z-]*(=[^\s]+)?")
+def launcher_of(name: str, **settings: Any) -> LauncherConfig:
+    """A launcher with its settings; those that are not given have their defaults.
+
+    Args:
+        name: built-in, or PACKAGE.MODULE:NAME.
+        settings: by name.
+
+    Raises:
+        ValueError: there is no such launcher, or a setting is out of range.
+        TypeError: it has no such setting.
+    """
+    return _settings_of(name)(**{key: immutable(value) for key, value in settings.items()})
 
 
-def _check(name: str, holds: Any, expected: str, found: object) -> None:
-    if not holds:
-        raise ValueError(f"launcher.{name}: expected {expected}, found {found}")
+def _settings_of(name: str) -> type[LauncherConfig]:
+    LAUNCHER.check_name(name)
+    found = ImportPath(LAUNCHERS.get(name, name)).load(KEY)
+    if not (isinstance(found, type) and issubclass(found, LauncherConfig)):
+        raise ValueError(f"{KEY}: expected settings (harness.config.launcher.LauncherConfig), found {name}: {found!r}")
+    return found
+
+
+def _parts(value: LauncherConfig) -> tuple[str, Mapping[str, Any]]:
+    return value.kind, {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def _build(name: str, values: Mapping[str, Any]) -> LauncherConfig:
+    return launcher_of(name, **values)
+
+
+LAUNCHER = Union(
+    section="launcher",
+    tag="kind",
+    doc="Where the worker processes of a run are started.",
+    tag_doc="What starts them: this host, SLURM by submitit, or a Ray cluster that runs already; or "
+    "PACKAGE.MODULE:NAME, settings of your own (harness.config.launcher).",
+    names=tuple(LAUNCHERS),
+    default="local",
+    kind=LauncherConfig,
+    kind_of=_settings_of,
+    build=_build,
+    of_record=_build,
+    parts=_parts,
+)

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from harness.config.cell import CellConfig
+from harness.config.cell import UNIONS, CellConfig
 from harness.config.imported import OrImported
-from harness.config.launcher import LauncherConfig
+from harness.config.launcher import LAUNCHER, LauncherConfig, launcher_of
 from harness.config.tracker import Tracker
 from kernels.methods import TreeMethod, VerificationMethod
+
+RUN_UNIONS = {**UNIONS, LAUNCHER.section: LAUNCHER}
+"""The same of a run."""
 
 
 class InvalidCells(Enum):
@@ -97,7 +100,7 @@ class RunConfig(CellConfig):
     invalid_cells: InvalidCells = InvalidCells.error
     """Invalid combinations of a sweep: stop before anything is loaded, or skip and list them."""
     output: OutputConfig = field(default_factory=OutputConfig)
-    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    launcher: LauncherConfig = field(default_factory=lambda: launcher_of(LAUNCHER.default))
     sweep: dict[str, Any] = field(default_factory=dict)
     """An experiment's sweep: setting or group, and the list of its values; the command line replaces it by key."""
     without_gpu: dict[str, Any] = field(default_factory=dict)

@@ -21,9 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.config.cell import UNIONS
 from harness.config.imported import FORM
-from harness.config.run import ONLY_IN_FILES, RunConfig
+from harness.config.run import ONLY_IN_FILES, RUN_UNIONS, RunConfig
 from harness.config.union import Union, mutable, with_lists
 
 _HARNESS = Path(__file__).resolve().parents[1]
@@ -92,7 +91,7 @@ def sections() -> dict[str, str]:
     """The first sentence of each section of settings."""
     hints = {name: hint for name, hint in typing.get_type_hints(RunConfig).items() if is_dataclass(hint)}
     docs = {name: inspect.cleandoc(hint.__doc__ or "") for name, hint in hints.items()}
-    return docs | {union.section: union.doc for union in UNIONS.values()}
+    return docs | {union.section: union.doc for union in RUN_UNIONS.values()}
 
 
 @cache
@@ -129,8 +128,8 @@ def settings_of(schema: type, prefix: str) -> Iterator[Setting]:
     hints, docs = typing.get_type_hints(schema), _field_docs(schema)
     for item in fields(schema):
         hint, imports, optional = _members(hints[item.name])
-        if item.name in UNIONS:
-            yield from _settings_of_union(UNIONS[item.name])
+        if item.name in RUN_UNIONS:
+            yield from _settings_of_union(RUN_UNIONS[item.name])
         elif is_dataclass(hint):
             yield from settings_of(typing.cast(type, hint), f"{item.name}.")
         else:

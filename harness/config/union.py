@@ -70,6 +70,11 @@ class Union:
         """The built-in members that have a field."""
         return tuple(name for name in self.names if field in self.field_names(name))
 
+    def with_members(self, field: str) -> str:
+        """With which members a setting is used, in words."""
+        *others, last = self.members_with(field) or ("one that has it",)
+        return f"with {self.section}={', '.join(others)}{' or ' if others else ''}{last}"
+
     def has(self, value: Any, field: str) -> bool:
         """Whether the member that a cell holds has a field."""
         return field in self.parts(value)[1]

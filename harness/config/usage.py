@@ -205,8 +205,7 @@ def _of_other_members(key: str, cells: Sequence[CellConfig]) -> str | None:
     if not name or section not in UNIONS:
         return None
     union, having = UNIONS[section], [cell for cell in cells if UNIONS[section].has(getattr(cell, section), name)]
-    *others, last = union.members_with(name) or ("a member that has it",)
-    with_member = f"with {section}={', '.join(others)}{' or ' if others else ''}{last}"
+    with_member = union.with_members(name)
     if not having:
         return with_member
     if section != "verification":

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from harness.backends.server.check_server import check_server
 from harness.config.cell import CellConfig
-from harness.config.launcher import LauncherKind
 from harness.config.schema import SettingsError
 from harness.records.without_torch import VISIBLE, why_no_gpu
 from harness.runner.earlier_cells import cells_left
@@ -28,11 +27,11 @@ def check_machine(plan: RunPlan) -> None:
         from harness.report.tracking import check_tracker
 
         check_tracker(plan.tracking)
-    if plan.launcher.kind is LauncherKind.slurm:
-        from harness.runner.launchers.slurm import check_slurm
-
-        check_slurm(plan.launcher)
-    if plan.launcher.kind is not LauncherKind.local:
+    try:
+        plan.launcher.check()
+    except ValueError as wrong:
+        raise SettingsError(str(wrong)) from wrong
+    if plan.launcher.is_remote:
         return
     lacking = list(_lacking(plan))
     # what is finished needs nothing any more

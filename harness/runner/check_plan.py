@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from harness.config.cell import CellConfig
 from harness.config.drafter import NetworkConfig
-from harness.config.launcher import LauncherKind
 from harness.config.schema import SettingsError
 from harness.models.check_files import check_drafter_files, check_target_files
 from harness.models.check_model_configs import check_length
@@ -56,7 +55,7 @@ def check_inputs(plan: RunPlan, *, downloads: bool) -> None:
     for cell in plan.cells:
         if cell.backend.kind == "local":
             check_length(cell)
-    asked = list(_asked_of_hub(plan.cells)) if plan.launcher.kind is LauncherKind.local else []
+    asked = list(_asked_of_hub(plan.cells)) if not plan.launcher.is_remote else []
     datasets = [cell.workload.dataset for cell in plan.cells if cell.workload.dataset is not None]
     with asked_at_once(
         [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.config.launcher import LauncherKind
 from harness.records.finished import CHECKPOINTS
 from harness.runner.cell_label import failed_before
 from harness.runner.earlier_cells import EarlierCell, EarlierCells
@@ -24,7 +23,7 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
     """
     resume = plan.resume
     asks_for_work = resume.is_fresh or resume.retries_failed
-    if asks_for_work or plan.launcher.kind is not LauncherKind.local or not (plan.folder / CHECKPOINTS).is_dir():
+    if asks_for_work or plan.launcher.is_remote or not (plan.folder / CHECKPOINTS).is_dir():
         return list(tasks)
     earlier, left = EarlierCells(plan, with_begun=False), list[Task]()
     answered: list[tuple[Task, dict[int, EarlierCell]]] = []

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from harness.config.constraint import GrammarKind
-from harness.config.launcher import LauncherKind
 from harness.config.schema import SettingsError
 from harness.config.tracker import Tracker
 from harness.runner.plan.run_plan import RunPlan
@@ -55,10 +54,8 @@ def _needed(plan: RunPlan) -> Iterator[tuple[str, str]]:
             yield "jsonschema", f"constraint={constraint.policy.value}"
         if cell.backend.kind == "server":
             yield from ((package, "backend=server") for package in EXTRAS["server"])
-    if plan.launcher.kind is LauncherKind.slurm:
-        yield "submitit", "launcher=slurm"
-    if plan.launcher.kind is LauncherKind.ray:
-        yield "ray", "launcher=ray"
+    if plan.launcher.package:
+        yield plan.launcher.package, f"launcher={plan.launcher.kind}"
     if plan.tracking is not None:
         yield (
             {Tracker.mlflow: "mlflow", Tracker.wandb: "wandb"}[plan.tracking],

@@ -22,7 +22,6 @@ from harness.config.schema import SettingsError
 from harness.records.run_status import DONE, RUNNING, STOPPED
 from harness.records.schema import Failure
 from harness.runner.finished_groups import tasks_left
-from harness.runner.launchers.table import launcher_of
 from harness.runner.manifest import Manifest
 from harness.runner.places import Places
 from harness.runner.plan.run_plan import RunPlan
@@ -54,7 +53,7 @@ class Supervisor:
         self._plan, self._progress, self._clock = replace(plan, resume=resume), progress, clock
         self._manifest = Manifest(plan, plan.folder, finished)
         self._tasks = [Task(index, group) for index, group in enumerate(groups_of(plan.cells))]
-        self._launcher = launcher_of(self._plan)
+        self._launcher = self._plan.launcher.launcher(self._plan)
         self._workers: list[SupervisedWorker] = []
         self._has_begun = self._has_worked = False
         self._places = Places(self._launcher.num_workers)

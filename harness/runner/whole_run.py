@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from harness.config.cli.command_line import say
 from harness.config.cli.ending import FAILED, REQUEUE, SUCCESS
-from harness.config.launcher import LauncherKind
 from harness.config.run import skipped_lines
 from harness.records.files import UnwritableError, remove_partial
 from harness.records.finished import CHECKPOINTS
@@ -61,7 +60,7 @@ def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_
     # of tqdm, which libraries import; the progress here needs no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
     plan = resumed(compose_plan(overrides), Resume(fresh, accept_drift, retry_failed))
-    run_and_report(plan, lambda results: None, in_this_process=plan.launcher.kind is LauncherKind.local)
+    run_and_report(plan, lambda results: None, in_this_process=not plan.launcher.is_remote)
     return load_results(plan.folder)
 
 

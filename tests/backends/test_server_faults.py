@@ -179,7 +179,10 @@ class Silent(dict):
 def test_drafts_of_other_clients_do_not_vouch_for_an_arm(tmp_path, kind):
     """Would catch a drafter that is never used, on a server whose counters grow by what others ask of it."""
     with ScriptedServer(depth=DEPTH, faults=Silent(), num_others=5) as server:
-        cell = replace(cell_on(server), drafter=DrafterConfig(kind, ngram_min=2, ngram_max=2))
+        cell = replace(
+            cell_on(server),
+            drafter=drafter_of(kind, **({"ngram_min": 2, "ngram_max": 2} if kind is DrafterKind.ngram else {})),
+        )
         (record,), _ = run_on(tmp_path, cell)
     assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
     message = record.failures[0].message

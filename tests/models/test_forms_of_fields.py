@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from harness.config.models import DrafterConfig, DrafterKind, TargetConfig
+from harness.config.drafter import drafter_of
+from harness.config.models import TargetConfig
 from harness.config.schema import SettingsError
 from harness.models.assumptions import assumed_of_drafter, assumed_of_target
 from harness.models.check_files import check_drafter_files, check_target_files
@@ -128,7 +129,7 @@ def test_what_a_loader_refuses_is_refused_before_a_worker_starts(copied, role):
                 check_target_files(TargetConfig(path=str(folder)))
                 assumed_of_target(TargetConfig(path=str(folder)))
             else:
-                drafter = DrafterConfig(DrafterKind(role.split()[0]), path=str(folder))
+                drafter = drafter_of(role.split()[0], path=str(folder))
                 check_drafter_files(drafter, TargetConfig(path=str(target_folder)))
                 assumed_of_drafter(drafter, TargetConfig(path=str(target_folder)))
         except (SettingsError, CheckpointError):

@@ -13,7 +13,8 @@ from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
 from harness.records.run_status import DONE, read_status
 from harness.runner import supervisor
-from harness.runner.launchers.local import LocalLauncher
+from harness.runner.launchers.local import Local
+from harness.runner.launchers.local_run import LocalLauncher
 from harness.runner.places import MAX_STARTS
 from harness.runner.plan.run_plan import Resume
 from harness.runner.supervisor import Supervisor
@@ -41,7 +42,7 @@ def test_a_host_on_which_no_worker_begins_ends_no_other_worker(is_taken, tmp_pat
             )
 
     monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
-    monkeypatch.setattr(supervisor, "launcher_of", OneHostIsBad)
+    monkeypatch.setattr(Local, "launcher", lambda config, plan: OneHostIsBad(plan))
     finished = []
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
     Supervisor(run_plan, Counting(), finished).run()
@@ -89,7 +90,7 @@ def test_a_job_that_begins_after_it_was_given_up_is_ended(tmp_path, monkeypatch)
 
     monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
     launcher = []
-    monkeypatch.setattr(supervisor, "launcher_of", lambda plan: launcher.append(OneJobIsLate(plan)) or launcher[0])
+    monkeypatch.setattr(Local, "launcher", lambda config, plan: launcher.append(OneJobIsLate(plan)) or launcher[0])
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1"))
     Supervisor(run_plan, Counting(), finished := []).run()
     assert len(finished) == 9 and launcher[0].late[0].num_kills == 2
@@ -119,7 +120,7 @@ def test_an_error_while_workers_are_ended_hides_none_of_the_run(tmp_path, monkey
         def close(self, hurry):
             raise RuntimeError("no connection to the cluster")
 
-    monkeypatch.setattr(supervisor, "launcher_of", CannotBeEnded)
+    monkeypatch.setattr(Local, "launcher", lambda config, plan: CannotBeEnded(plan))
     run_plan = plan_on("Raises", tmp_path, temperatures=(0.6, 1.0, 0.8), devices=("0", "1", "2"))
     with pytest.raises(SettingsError, match="the first error"):
         Supervisor(run_plan, Display(), []).run()
@@ -140,7 +141,7 @@ def test_a_run_ends_without_the_jobs_that_its_cluster_has_not_begun(tmp_path, mo
             )
 
     monkeypatch.setattr(supervisor, "LOOK_S", 0.05)
-    monkeypatch.setattr(supervisor, "launcher_of", OneJobWaits)
+    monkeypatch.setattr(Local, "launcher", lambda config, plan: OneJobWaits(plan))
     run_plan = plan_on("TellsItsDevice", tmp_path, temperatures=(0.6, 1.0), devices=("0", "1"))
     Supervisor(run_plan, Counting(), finished := []).run()
     assert len(finished) == len(run_plan.cells) and cancelled == [1] and read_status(tmp_path).state == DONE

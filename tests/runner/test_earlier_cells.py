@@ -17,7 +17,7 @@ from harness.models.zoo import zoo_path
 from harness.records.runs import read_manifest
 from harness.runner import earlier_cells, weights_here
 from harness.runner.earlier_cells import EarlierCells
-from harness.runner.launchers.local import LocalLauncher
+from harness.runner.launchers.local_run import LocalLauncher
 from harness.runner.listing import listing
 from harness.runner.plan.run_plan import Resume
 from harness.runner.progress import Progress

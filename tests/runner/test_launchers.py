@@ -15,14 +15,14 @@ import pytest
 
 from experiments import run as command
 from harness.config.cli.ending import REQUEUE
-from harness.config.launcher import Executor, LauncherConfig, LauncherKind
 from harness.config.schema import SettingsError
 from harness.records.run_status import read_status
 from harness.records.runs import read_runs
 from harness.runner import supervisor
 from harness.runner.launchers import remote
-from harness.runner.launchers.ray import RayLauncher
+from harness.runner.launchers.ray import Ray
 from harness.runner.launchers.remote import RemoteLauncher
+from harness.runner.launchers.slurm import Executor, Slurm
 from harness.runner.plan.compose import compose_plan
 from harness.runner.supervisor import Supervisor
 from tests.runner.test_failing_cells import records_of, run_command
@@ -134,10 +134,7 @@ def test_a_run_that_is_ended_by_its_cluster_ends_its_workers_and_goes_on_later(c
 
 
 def on_this_host(plan, **settings):
-    launcher = LauncherConfig(
-        LauncherKind.slurm, executor=Executor.local, gpus_per_worker=0, host="127.0.0.1", **settings
-    )
-    return replace(plan, launcher=launcher)
+    return replace(plan, launcher=Slurm(executor=Executor.local, gpus_per_worker=0, host="127.0.0.1", **settings))
 
 
 def test_a_job_that_ends_before_it_begins_ends_the_run_with_its_reason(tmp_path, monkeypatch):
@@ -157,7 +154,8 @@ def test_only_who_knows_the_secret_of_a_run_is_let_in(tmp_path):
             self.invitation = invitation
             return SimpleNamespace()
 
-    launcher = Launcher(on_this_host(plan_on("Raises", tmp_path)))
+    plan = on_this_host(plan_on("Raises", tmp_path))
+    launcher = Launcher(plan, plan.launcher)
     launcher.start(0)
     address = launcher.invitation.host, launcher.invitation.port
     with Client(address) as silent, pytest.raises(AuthenticationError):
@@ -196,7 +194,8 @@ def test_who_says_nothing_is_sent_away_also_after_a_connection_was_not_accepted(
         monkeypatch.setattr(remote, name, value)
     with monkeypatch.context() as patch:
         patch.setattr(socket, "create_server", listen)
-        launcher = Launcher(on_this_host(plan_on("Raises", tmp_path)))
+        plan = on_this_host(plan_on("Raises", tmp_path))
+    launcher = Launcher(plan, plan.launcher)
     launcher.start(0)
     with socket.create_connection((launcher.invitation.host, launcher.invitation.port), timeout=10) as stranger:
         assert stranger.recv(999)
@@ -208,10 +207,10 @@ def test_who_says_nothing_is_sent_away_also_after_a_connection_was_not_accepted(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=local uses"),
+        (["launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=local has"),
         (["launcher=slurm", "launcher.sbatch=[--exclusive]"], "launcher.sbatch: expected options as name"),
         (["launcher=slurm", "launcher.num_workers=0"], "launcher.num_workers: expected 1 or more, found 0"),
-        (["launcher=ray", "launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=ray uses"),
+        (["launcher=ray", "launcher.partition=gpu"], "launcher.partition: expected a setting that launcher=ray has"),
         (["launcher.num_workers=1,2"], "one for the whole run"),
     ],
 )
@@ -255,7 +254,7 @@ def test_the_first_worker_of_a_command_begins_with_ctrl_c_blocked():
     """
     code = (
         "import signal\n"
-        "from harness.runner.launchers import local\n"
+        "from harness.runner.launchers import local_run as local\n"
         "from tests.support.signal_mask import send_mask\n"
         "local._work = send_mask\n"
         "_, mask = local.LocalProcess(None, None).channel.receive()\n"
@@ -279,7 +278,7 @@ def test_the_connection_to_ray_outlives_the_workers(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ray", fake)
     for is_in_a_hurry, num_waits in ((False, 2), (True, 0)):
-        launcher = RayLauncher(replace(plan_on("Raises", tmp_path), launcher=LauncherConfig(LauncherKind.ray)))
+        launcher = Ray().launcher(plan_on("Raises", tmp_path))
         launcher.start(0)
         called.clear()
         launcher.close(lambda is_in_a_hurry=is_in_a_hurry: is_in_a_hurry)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.config.launcher import LauncherConfig, LauncherKind
 from harness.config.schema import SettingsError
 from harness.runner.launchers import slurm_queue
+from harness.runner.launchers.slurm import Slurm
 from harness.runner.launchers.slurm_queue import SlurmQueue
 from harness.runner.supervisor import Supervisor
 from tests.support.supervised_runs import Counting, plan_on
@@ -108,7 +108,7 @@ def test_a_job_that_slurm_refuses_names_what_was_asked_for(tmp_path, monkeypatch
 
     monkeypatch.setattr(submitit, "AutoExecutor", Refuses)
     settings = {"gpus_per_worker": 9, "gpu_type": "h100", "partition": "gpu"}
-    config = LauncherConfig(LauncherKind.slurm, host="127.0.0.1", **settings)
+    config = Slurm(host="127.0.0.1", **settings)
     with pytest.raises(SettingsError, match="node configuration") as found:
         Supervisor(replace(plan_on("Raises", tmp_path), launcher=config), Counting(), []).run()
     assert all(f"launcher.{name}={value}" in str(found.value) for name, value in settings.items())

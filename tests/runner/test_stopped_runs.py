@@ -11,9 +11,10 @@ import pytest
 
 from harness.config.cli.ending import REQUEUE
 from harness.records.files import write_atomically
-from harness.runner import supervisor, whole_run
+from harness.runner import whole_run
 from harness.runner.channel import Channel
-from harness.runner.launchers.local import LocalLauncher
+from harness.runner.launchers.local import Local
+from harness.runner.launchers.local_run import LocalLauncher
 from harness.runner.stop_signals import StoppedBySignal
 from harness.runner.supervisor import Supervisor
 from harness.runner.worker import work
@@ -114,7 +115,7 @@ def test_a_second_key_ends_the_wait_for_the_cluster(tmp_path, begun, monkeypatch
             os.kill(os.getpid(), signal.SIGINT)
             hurries.append(hurry())
 
-    monkeypatch.setattr(supervisor, "launcher_of", Closes)
+    monkeypatch.setattr(Local, "launcher", lambda config, plan: Closes(plan))
     signal_when(begun, signal.SIGTERM)
     with pytest.raises(StoppedBySignal) as stopped:
         Supervisor(plan_on("GoesOnWhenStopped", tmp_path), Counting(), []).run()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.runner.launchers.local import LocalLauncher
+from harness.runner.launchers.local_run import LocalLauncher
 from harness.runner.plan.run_plan import Resume
 from harness.runner.supervisor import Supervisor
 from tests.runner.test_failing_cells import records_of

@@ -12,7 +12,7 @@ from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.models import TargetConfig, Weights
 from harness.models.zoo import zoo_path
 from harness.runner import weights_here
-from harness.runner.launchers.local import LocalLauncher
+from harness.runner.launchers.local_run import LocalLauncher
 from harness.runner.run_cells import run_cells
 from harness.runner.supervisor import Supervisor
 from kernels.contract import VerificationMethod

@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
+from harness.config.launcher import ClusterConfig
 from harness.config.schema import SettingsError
 from harness.runner.channel import Channel
 from harness.runner.launchers.launcher import WorkerProcess
@@ -136,8 +137,8 @@ class RemoteLauncher(ABC):
 
     forgives = True
 
-    def __init__(self, plan: RunPlan) -> None:
-        config = plan.launcher
+    def __init__(self, plan: RunPlan, config: ClusterConfig) -> None:
+        self._host = config.host
         # one without a GPU computes on its CPU
         self.num_workers, self.devices_per_worker = config.num_workers, max(1, config.gpus_per_worker)
         self._plan = replace(plan, folder=plan.folder.resolve())
@@ -167,7 +168,7 @@ class RemoteLauncher(ABC):
 
     def start(self, place: int) -> WorkerProcess:
         self._num_started += 1
-        host = self._plan.launcher.host or self.host_name()
+        host = self._host or self.host_name()
         port = int(self._listener.getsockname()[1])
         invitation = Invitation(host, port, self._num_started, os.getcwd(), self._secret)
         process = self.submit(invitation, self._plan)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import signal
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from harness.config.launcher import Executor, LauncherConfig
-from harness.config.schema import SettingsError
-from harness.runner.launchers.remote import Invitation, RemoteLauncher, RemoteProcess, join_run, worker_folder
-from harness.runner.launchers.slurm_queue import SlurmQueue
-from harness.runner.plan.run_plan import RunPlan
-from harness.runner.stop_signals import blocked
+from harness.config.launcher import ClusterConfig
+from harness.config.models import require
+
+if TYPE_CHECKING:
+    from harness.runner.launchers.launcher import Launcher
+    from harness.runner.plan.run_plan import RunPlan
 
 NO_SLURM = (
     "launcher=slurm: expected the commands of SLURM (srun, sbatch) on this host, found none; run it where jobs are "
@@ -21,100 +22,43 @@ NO_SLURM = (
 )
 
 
-def check_slurm(config: LauncherConfig) -> None:
-    """Raise SettingsError where jobs cannot be submitted from this host."""
-    if config.executor is Executor.slurm and shutil.which("srun") is None:
-        raise SettingsError(NO_SLURM)
+class Executor(Enum):
+    """Of submitit."""
+
+    slurm = "slurm"
+    local = "local"
 
 
-class SlurmProcess(RemoteProcess):
-    """A job of SLURM, or of submitit's local executor."""
+@dataclass(frozen=True)
+class Slurm(ClusterConfig):
+    time_limit_min: int = 720
+    """Of a job; it stops 90 seconds before, and another follows."""
+    partition: str | None = None
+    """Of SLURM; null is the cluster's default."""
+    sbatch: tuple[str, ...] = ()
+    """More options of sbatch, such as [account=lab,exclusive]."""
+    executor: Executor = Executor.slurm
+    """Of submitit; local tries the settings out on this host, without SLURM."""
+    package = "submitit"
 
-    def __init__(self, job: Any, executor: Executor, queue: SlurmQueue) -> None:
-        self._job, self._executor, self._queue = job, executor, queue
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.time_limit_min >= 5, "launcher.time_limit_min", "5 or more", self.time_limit_min)
+        for option in self.sbatch:
+            fits = re.fullmatch(r"[a-z][a-z-]*(=[^\s]+)?", option) is not None
+            require(fits, "launcher.sbatch", "options as name or name=value, without dashes", option)
 
-    def cancel(self) -> None:
-        if self._executor is Executor.local:
-            self._job.cancel(check=False)
-        else:
-            self._queue.cancel(str(self._job.job_id))
+    @property
+    def sbatch_options(self) -> Mapping[str, str | bool]:
+        """The options of `sbatch` by name; True for one without a value."""
+        parts = (option.partition("=") for option in self.sbatch)
+        return {name.replace("-", "_"): value if equals else True for name, equals, value in parts}
 
-    def has_ended(self) -> bool:
-        if self._executor is Executor.local:
-            return bool(self._job.done())
-        return self._queue.has_ended(str(self._job.job_id))
+    def check(self) -> None:
+        if self.executor is Executor.slurm and shutil.which("srun") is None:
+            raise ValueError(NO_SLURM)
 
-    def ending(self) -> str:
-        path, lines = self._job.paths.stdout, ["nothing"]
-        # of a job that never ran there is none
-        with suppress(OSError):
-            lines += path.read_text(errors="replace").split("\n")
-        last = [line for line in lines if line.strip()][-1]
-        return f"no connection to job {self._job.job_id}; the end of its log {path}: {last.strip()[:500]}"
+    def launcher(self, plan: RunPlan) -> Launcher:
+        from harness.runner.launchers.slurm_run import SlurmLauncher
 
-
-class SlurmLauncher(RemoteLauncher):
-    """Starts workers as jobs of SLURM."""
-
-    def __init__(self, plan: RunPlan) -> None:
-        submitit = _submitit()
-        config, folder = plan.launcher, worker_folder(plan)
-        try:
-            self._executor = submitit.AutoExecutor(folder=folder, cluster=config.executor.value)
-        except RuntimeError as error:
-            raise SettingsError(NO_SLURM) from error
-        self._queue = SlurmQueue()
-        memory = {} if config.memory_gb is None else {"mem_gb": config.memory_gb}
-        self._executor.update_parameters(
-            name=plan.name,
-            timeout_min=config.time_limit_min,
-            cpus_per_task=config.cpus_per_worker,
-            stderr_to_stdout=True,
-            **_gpus(config),
-            **memory,
-            **({} if config.partition is None else {"slurm_partition": config.partition}),
-            # another job goes on with what a lost one did
-            slurm_additional_parameters={"no_requeue": True, **config.sbatch_options},
-        )
-        super().__init__(plan)
-
-    def submit(self, invitation: Invitation, plan: RunPlan) -> RemoteProcess:
-        submitit = _submitit()
-        try:
-            # a key reaches all processes of a terminal, those of the local executor too
-            with blocked(signal.SIGINT):
-                job = self._executor.submit(join_run, invitation, plan)
-        except (OSError, submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
-            raise SettingsError(
-                f"launcher=slurm: expected that SLURM takes a job with {_asked(plan.launcher)}, found: {error}"
-            ) from error
-        return SlurmProcess(job, plan.launcher.executor, self._queue)
-
-    def close(self, hurry: Callable[[], bool]) -> None:
-        super().close(hurry)
-        for path in worker_folder(self._plan).glob("*_submitted.pkl"):
-            # what jobs were started with, the secret among it
-            path.unlink(missing_ok=True)
-        self._queue.close(hurry)
-
-
-def _asked(config: LauncherConfig) -> str:
-    """The settings that decide where a job fits."""
-    names = ("gpus_per_worker", "gpu_type", "cpus_per_worker", "memory_gb", "time_limit_min", "partition", "sbatch")
-    given = {name: getattr(config, name) for name in names}
-    return ", ".join(f"launcher.{name}={value}" for name, value in given.items() if value not in (None, []))
-
-
-def _gpus(config: LauncherConfig) -> dict[str, Any]:
-    if not config.gpus_per_worker:
-        # a cluster without GPUs refuses to be asked for none
-        return {}
-    if config.gpu_type is None:
-        return {"gpus_per_node": config.gpus_per_worker}
-    return {"slurm_gres": f"gpu:{config.gpu_type}:{config.gpus_per_worker}"}
-
-
-def _submitit() -> Any:
-    import submitit
-
-    return submitit
+        return SlurmLauncher(plan, self)

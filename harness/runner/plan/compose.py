@@ -27,10 +27,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.cell import UNIONS, CellConfig, InvalidCombinationError
+from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.imported import is_import_path, named
-from harness.config.launcher import LauncherConfig
-from harness.config.run import InvalidCells, invalid_text
+from harness.config.launcher import LAUNCHER, LauncherConfig
+from harness.config.run import RUN_UNIONS, InvalidCells, invalid_text
 from harness.config.schema import CONF, SettingsError, group_options
 from harness.records.runs import RUNS
 from harness.runner.plan.checks import check_cells, check_effect, check_target
@@ -124,19 +124,25 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         does_not_show=root.does_not_show or "",
         reference=_reference(root),
         warnings=tuple(warnings),
-        launcher=_launcher(root),
+        launcher=_launcher(root, given),
         tracking=root.output.tracking,
         is_unnamed=is_unnamed,
     )
     return in_own_folder(plan)
 
 
-def _launcher(root: DictConfig) -> LauncherConfig:
+def _launcher(root: DictConfig, given: Mapping[str, Given]) -> LauncherConfig:
     try:
-        found = OmegaConf.to_object(root.launcher)
+        found: LauncherConfig = typed_section(LAUNCHER.section, root[LAUNCHER.section])
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    assert isinstance(found, LauncherConfig), "the schema is that of a launcher"
+    for key in given:
+        section, _, name = key.partition(".")
+        if section == LAUNCHER.section and name and not LAUNCHER.has(found, name):
+            raise SettingsError(
+                f"{key}: expected a setting that launcher={found.kind} has, found one that is used only "
+                f"{LAUNCHER.with_members(name)}"
+            )
     return found
 
 
@@ -197,7 +203,7 @@ def _cells_of(
 def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfig:
     """The settings with these options of groups and the values given for the whole run."""
     root = deepcopy(_from_files(CONF, _key(groups), _state(CONF)))
-    for union in UNIONS.values():
+    for union in RUN_UNIONS.values():
         values: Any = OmegaConf.to_container(root[union.section])
         own = groups.get(union.section, "")
         root[union.section] = member_section(union, {**values, union.tag: own} if is_import_path(own) else values)
@@ -210,7 +216,7 @@ def _compose(groups: Mapping[str, str], given: Mapping[str, Given]) -> DictConfi
 def _has(root: DictConfig, key: str) -> bool:
     """Whether the settings have a key: the chosen member of a union has its own settings alone."""
     section, _, name = key.partition(".")
-    return section not in UNIONS or not name or name in root[section]
+    return section not in RUN_UNIONS or not name or name in root[section]
 
 
 @lru_cache(maxsize=256)

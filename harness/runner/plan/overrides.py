@@ -21,10 +21,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.config.cell import UNIONS
 from harness.config.device import asks_for_gpu
 from harness.config.imported import FORM, is_import_path, named
-from harness.config.run import ONLY_IN_FILES
+from harness.config.run import ONLY_IN_FILES, RUN_UNIONS
 from harness.config.schema import Setting, SettingsError, all_settings, did_you_mean, group_options, member_settings
 from harness.runner.plan.typed_sections import root_schema
 
@@ -87,8 +86,9 @@ def settings_of_own(given: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, Set
         SettingsError: one of them cannot be imported, or is no such member.
     """
     found: dict[str, Setting] = {}
-    for union in UNIONS.values():
-        chosen = [str(value) for key, values in given for value in values if key in (union.section, union.key)]
+    every = list(given)
+    for union in RUN_UNIONS.values():
+        chosen = [str(value) for key, values in every for value in values if key in (union.section, union.key)]
         for name in filter(is_import_path, dict.fromkeys(chosen)):
             try:
                 union.check(name)
@@ -122,7 +122,7 @@ def check_given(key: str, values: Sequence[Any], is_sweep: bool, own: Mapping[st
     if key in groups:
         return Given(key, tuple(_option(key, value) for value in values), True, is_sweep)
     valid = tuple(_valid(settings[key], value) for value in values)
-    of_tag = [union.section for union in UNIONS.values() if key == union.key]
+    of_tag = [union.section for union in RUN_UNIONS.values() if key == union.key]
     return Given(of_tag[0], valid, True, is_sweep) if of_tag else Given(key, valid, False, is_sweep)
 
 
@@ -216,10 +216,10 @@ def _option(group: str, value: Any) -> str:
     if value is None and group == "experiment":
         return "null"
     name = str(value)
-    if name not in options and not (group in UNIONS and is_import_path(name)):
+    if name not in options and not (group in RUN_UNIONS and is_import_path(name)):
         own = [item.key for item in all_settings().values() if ":" in name and item.imports and item.section == group]
         hint = f" (use {own[0]}={name}?)" if own else did_you_mean(name, options)
-        or_own = f", or {FORM}" if group in UNIONS else ""
+        or_own = f", or {FORM}" if group in RUN_UNIONS else ""
         raise SettingsError(f"{group}={name}: no such option{hint}; choices: {', '.join(options)}{or_own}")
     return name
 
@@ -239,7 +239,7 @@ def _valid(setting: Setting, value: Any) -> Any:
         # in lists of lists OmegaConf takes no whole number for a number
         value = [[_number(item) for item in row] if isinstance(row, list) else row for row in value]
     try:
-        if setting.section in UNIONS:
+        if setting.section in RUN_UNIONS:
             _check_of_member(setting, value)
         else:
             OmegaConf.update(_typed_settings(), key, value)

@@ -18,7 +18,7 @@ from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import RANDOM_WEIGHTS
 from harness.config.identity import determinants, key_without, plain_values
-from harness.config.launcher import LauncherConfig
+from harness.config.launcher import LAUNCHER, LauncherConfig, launcher_of
 from harness.config.models import Weights
 from harness.config.schema import SettingsError
 from harness.config.server import ENGINES, what_was_run
@@ -76,7 +76,7 @@ class RunPlan:
     """What makes this run another than the one asked for: a smaller size, a model that stands in."""
     resume: Resume = Resume()
     workers: Workers = Workers()
-    launcher: LauncherConfig = field(default_factory=LauncherConfig)
+    launcher: LauncherConfig = field(default_factory=lambda: launcher_of(LAUNCHER.default))
     tracking: Tracker | None = None
     """Where results are sent beside the report."""
     is_unnamed: bool = False

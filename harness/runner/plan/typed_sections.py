@@ -14,15 +14,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from harness.config.cell import UNIONS
-from harness.config.run import RunConfig
+from harness.config.run import RUN_UNIONS, RunConfig
 from harness.config.schema import SettingsError, did_you_mean
 from harness.config.union import Union, immutable, mutable, with_lists
 
 
 def root_schema(kind: type = RunConfig) -> type:
     """The schema of all settings, or those of a cell alone; it takes anything for the sections that are unions."""
-    return _twin(kind, tuple(UNIONS))
+    return _twin(kind, tuple(RUN_UNIONS))
 
 
 def member_section(union: Union, values: Mapping[str, Any]) -> DictConfig:
@@ -64,8 +63,8 @@ def typed_member(union: Union, name: str) -> DictConfig:
 
 def typed_section(name: str, node: Any) -> Any:
     """A section, or a setting at the root, as a cell holds it; ValueError where one of the values is out of range."""
-    if name in UNIONS:
-        return UNIONS[name].build(*_read(UNIONS[name], node))
+    if name in RUN_UNIONS:
+        return RUN_UNIONS[name].build(*_read(RUN_UNIONS[name], node))
     return OmegaConf.to_object(node) if isinstance(node, DictConfig) else node
 
 
