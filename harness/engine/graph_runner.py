@@ -37,6 +37,11 @@ H100 waits for weights (990 TFLOP/s and 3.35 TB/s in bfloat16): 16 requests with
 
 DepthsOf = Callable[[int], Collection[int]]
 
+NOT_CAPTURED = (
+    "backend.graphs: expected a step that a CUDA graph can hold, found one that copies from the host or waits for the "
+    "device, in the code of its target or drafter ({}); take backend.graphs=false"
+)
+
 
 class StepSize(NamedTuple):
     """What a captured step has room for."""
@@ -89,7 +94,7 @@ class GraphRunner:
         """Capture every size, the largest first, so that the smaller ones find room in its memory.
 
         Raises:
-            ValueError: memory ran out; it says beside what, and what to lower.
+            ValueError: memory ran out, and it says beside what, and what to lower; or a graph cannot hold the step.
         """
         missing = [size for size in reversed(self.sizes) if size not in self._steps]
         if not missing:
@@ -192,8 +197,14 @@ class GraphRunner:
         self._run(given)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            output = self._run(given)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                output = self._run(given)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            # it ran once without a graph
+            raise ValueError(NOT_CAPTURED.format(str(error).split("\n")[0])) from error
         self._pool = graph.pool()
 
         def replay() -> StepOutput:
