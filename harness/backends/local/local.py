@@ -16,8 +16,8 @@ from harness.backends.local.warm_up import first_steps
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts
 from harness.config.device import resolve_device, resolved_backend
+from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
-from harness.config.models import DrafterKind
 from harness.drafters.registry import LoadedHead
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
