@@ -28,6 +28,7 @@ from harness.models.hub_snapshot import cached_snapshot
 from harness.runner.check_machine import check_machine
 from harness.runner.check_prompts import check_prompts
 from harness.runner.plan.run_plan import RunPlan
+from harness.runner.progress import telling
 from harness.runner.turns import groups_of
 from harness.workload.hub_lookup import Repository, asked_at_once, not_on_hub
 
@@ -43,7 +44,7 @@ def check_plan(plan: RunPlan) -> None:
 
 
 def check_inputs(plan: RunPlan, *, downloads: bool) -> None:
-    """Check what a run reads, wherever it runs.
+    """Check what a run reads, wherever it runs, and tell now and then that it takes long.
 
     Args:
         plan: of the run.
@@ -57,12 +58,12 @@ def check_inputs(plan: RunPlan, *, downloads: bool) -> None:
             check_length(cell)
     asked = list(_asked_of_hub(plan.cells)) if not plan.launcher.is_remote else []
     datasets = [cell.workload.dataset for cell in plan.cells if cell.workload.dataset is not None]
-    with asked_at_once(
-        [
-            *(Repository(item.path, item.revision) for item in asked),
-            *(Repository(name, is_dataset=True) for name in datasets if not Path(name).is_dir()),
-        ]
-    ):
+    repositories = [
+        *(Repository(item.path, item.revision) for item in asked),
+        *(Repository(name, is_dataset=True) for name in datasets if not Path(name).is_dir()),
+    ]
+    # a data set that is downloaded, or prompts that all have to be tokenized
+    with telling("checking what the run needs"), asked_at_once(repositories):
         for item in asked:
             _check_model(item)
         check_prompts(groups_of(plan.cells), downloads=downloads)

@@ -8,7 +8,9 @@ import pytest
 from harness.config.cli.command_line import say
 from harness.records.files import write_cell
 from harness.records.runs import CELLS
+from harness.runner import check_plan
 from harness.runner import progress as module
+from harness.runner.plan.compose import compose_plan
 from harness.runner.progress import UNKNOWN, LiveProgress, Progress, duration, progress_on
 from harness.runner.whole_run import write_report
 from tests.support.synthetic_cells import cell_record, request_record, round_record
@@ -102,6 +104,16 @@ def test_what_takes_long_is_told_now_and_then(monkeypatch, capsys, tmp_path):
     write_report(tmp_path, show, tmp_path)
     lines = capsys.readouterr().err.splitlines()
     assert "writing the report: 0 s" in lines and lines[-1].startswith("report: ")
+
+
+def test_a_plan_whose_check_takes_long_is_told_of(monkeypatch, capsys):
+    """Would catch a data set that is downloaded, or thousands of prompts that are tokenized, without a word."""
+    told = Event()
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.001)
+    monkeypatch.setattr(module, "say", lambda line: (say(line), told.set()))
+    monkeypatch.setattr(check_plan, "check_prompts", lambda *_, **__: told.wait(60) or pytest.fail("nothing was told"))
+    check_plan.check_inputs(compose_plan(["drafter=ngram"]), downloads=True)
+    assert capsys.readouterr().err.splitlines()[0] == "checking what the run needs: 0 s"
 
 
 @pytest.mark.parametrize(("num_done", "turns", "left_s"), [(9, 1, None), (10, 1, 90.0), (1, 2, 990.0), (0, 2, None)])
