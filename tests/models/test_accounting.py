@@ -14,6 +14,7 @@ from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, model_acc
 from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import config_class, infer_dense_layers
 from harness.models.dflash_config import DFlashConfig
+from harness.models.eagle import EagleConfig
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.known_fields import DEFAULTS, GENERATION, LAYERS, model_layout, tokenizer_layout
 from harness.models.known_head_fields import HEAD_LAYOUTS
@@ -399,22 +400,58 @@ def test_what_counts_as_without_effect_changes_nothing(copied):
     assert torch.equal(before[0], after[0]) and before[1] == after[1]
 
 
-def test_fields_of_heads_that_count_as_used_reach_their_configuration(models):
-    """Would catch a row of the table that calls a field of a head used which nothing reads."""
-    target = random_target()
-    kinds = {"eagle3": Eagle3Config, "peagle": PEagleConfig, "dflash": DFlashConfig}
-    changes = {
-        "draft_vocab_size": 3, "eagle_aux_hidden_state_layer_ids": [0, 1], "aux_hidden_state_layer_ids": [0, 1],
-        "mask_token_id": 3, "block_size": 3, "norm_before_residual": True, "norm_before_fc": True, "fc_norm": True,
-        "norm_output": True,
-    }  # fmt: skip
-    for kind, config in kinds.items():
-        data = json.loads((models / kind / "config.json").read_text())
-        before = config.from_dict(data, target)
-        for name, known in HEAD_LAYOUTS[kind](data).items():
-            if name in changes and not known.note:
-                after = config.from_dict(data | {name: changes[name]}, target)
-                assert after != before, (kind, name)
+OF_HEADS = OTHER_VALUES | {
+    "model_type": "gpt2", "vocab_size": 50, "head_dim": 16, "rope_type": "linear", "type": "linear",
+    "attention_bias": True, "mlp_bias": True, "draft_vocab_size": 3, "target_hidden_size": 7, "mask_token_id": 3,
+    "pard_token": 3,
+    "ptd_token_id": 3, "parallel_drafting": False, "block_size": 3, "num_target_layers": 3, "name_or_path": "another",
+    **{key: [0, 3] for key in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")},
+    **dict.fromkeys(("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"), True),
+    **dict.fromkeys(("sample_from_anchor", "query_zero_predicts_next"), True), "bias": True,
+    **{name: SHAPE[name] * 2 for name in ("hidden_size", "intermediate_size", "max_position_embeddings")},
+    "num_hidden_layers": 3, "num_attention_heads": 2,
+}  # fmt: skip
+"""Another value than that of the heads here, for every field of a head."""
+CONFIGS = {"eagle": EagleConfig, "eagle3": Eagle3Config, "peagle": PEagleConfig, "dflash": DFlashConfig}
+
+
+def used_rows(layout, fields, around=()):
+    """The fields of a table that count as used, those of objects too, each with the objects around it."""
+    for name, known in layout.items():
+        if known.layout is not None:
+            inner = fields.get(name) or {}
+            yield from used_rows(known.layout(inner), inner, (*around, name))
+        elif not known.note:
+            yield (*around, name)
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if "target" not in role and "model" not in role])
+def test_every_field_of_a_head_that_counts_as_used_reaches_its_configuration(models, role):
+    """Would catch a row of the table that calls a field of a head used which nothing reads: a value that is read gives
+    another configuration, or is refused."""
+    kind, target = role.split()[0], random_target()
+    given = (target,) if kind != "eagle" else ()
+    text = (models / role / "config.json").read_text()
+
+    def read(fields):
+        try:
+            config = CONFIGS[kind].from_dict(fields, *given)
+        except ValueError:
+            return None
+        return config.to_dict(), config.layer.to_dict(), getattr(config, "assumptions", ())
+
+    before, rows = read(json.loads(text)), list(used_rows(HEAD_LAYOUTS[kind](json.loads(text)), json.loads(text)))
+    assert before is not None and len(rows) > 12
+    unread = []
+    for *around, name in rows:
+        fields = inner = json.loads(text)
+        for place in around:
+            inner = inner.setdefault(place, {})
+        assert inner.get(name) != OF_HEADS[name], f"{name} needs another value"
+        inner[name] = OF_HEADS[name]
+        if read(fields) == before:
+            unread.append((*around, name))
+    assert not unread
 
 
 def test_layers_of_every_type_have_one_table():
