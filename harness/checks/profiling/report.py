@@ -195,33 +195,26 @@ def _if_measured(entry: Callable[[RoundProfile], Entry]) -> Entries:
     return lambda done: entry(done.found.profile) if done.machine.is_measurement else None
 
 
-def _of_roofline(entry: Callable[[RoundRoofline, float], Entry]) -> Entries:
-    """From the roofline and the time of the step in microseconds; nothing without a roofline."""
-
-    def shown(done: CellProfile) -> Entry | None:
-        roofline = _roofline(done)
-        return None if roofline is None else entry(roofline, done.found.profile.step.median_us)
-
-    return shown
+def _of_roofline(entry: Callable[[RoundRoofline, CellProfile], Entry | None]) -> Entries:
+    """Nothing without a roofline."""
+    return lambda done: None if (roofline := _roofline(done)) is None else entry(roofline, done)
 
 
 def _of_part(place: int) -> Entries:
     return _of_roofline(lambda roofline, _: _in_ms(roofline[place].us))
 
 
-def _bound_by(roofline: RoundRoofline, step_us: float) -> str:
+def _bound_by(roofline: RoundRoofline) -> str:
     bounds = zip(PARTS, roofline, strict=True)
     return "; ".join(f"{name}: {part.bound_by}" for name, part in bounds if part.bound_by)
 
 
-def _rate(rate: Callable[[CellProfile], float | None], decimals: int) -> Entries:
-    """A rate that the roofline assumes, in units of 1e12 a second."""
+def _step_by(lower_us: float, done: CellProfile) -> Number:
+    return Number(done.found.profile.step.median_us / lower_us, decimals=2)
 
-    def shown(done: CellProfile) -> Entry | None:
-        found = None if done.machine.read_bandwidth is None else rate(done)
-        return None if found is None else Number(found / 1e12, decimals=decimals)
 
-    return shown
+def _in_tera(rate: float | None, decimals: int) -> Number | None:
+    return None if rate is None else Number(rate / 1e12, decimals=decimals)
 
 
 COLUMNS: tuple[tuple[str, Entries], ...] = (
@@ -239,14 +232,14 @@ COLUMNS: tuple[tuple[str, Entries], ...] = (
     ("host (ms)", _if_measured(lambda profile: _in_ms(profile.host_us))),
     ("host (%)", _if_measured(lambda profile: Number(100 * profile.host_share, decimals=1))),
     *((f"roofline of {name} (ms)", _of_part(place)) for place, name in enumerate(PARTS)),
-    ("bound by", _of_roofline(_bound_by)),
+    ("bound by", _of_roofline(lambda roofline, _: _bound_by(roofline))),
     ("roofline (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.us))),
-    ("step / roofline", _of_roofline(lambda roofline, step_us: Number(step_us / roofline.us, decimals=2))),
+    ("step / roofline", _of_roofline(lambda roofline, done: _step_by(roofline.us, done))),
     ("bytes alone (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.bytes_us))),
-    ("step / bytes", _of_roofline(lambda roofline, step_us: Number(step_us / roofline.bytes_us, decimals=2))),
+    ("step / bytes", _of_roofline(lambda roofline, done: _step_by(roofline.bytes_us, done))),
     ("operations alone (ms)", _of_roofline(lambda roofline, _: _in_ms(roofline.operations_us))),
-    ("TB/s", _rate(lambda done: done.machine.read_bandwidth, 2)),
-    ("TFLOP/s", _rate(lambda done: done.found.matrix_rate, 0)),
+    ("TB/s", lambda done: _in_tera(done.machine.read_bandwidth, 2)),
+    ("TFLOP/s", _of_roofline(lambda _, done: _in_tera(done.found.matrix_rate, 0))),
     ("accepted", lambda done: Number(done.found.profile.mean_accepted, decimals=2)),
     ("graphs", lambda done: "yes" if done.found.graphs else "no"),
     ("labels", lambda done: "; ".join(_labels(done))),
