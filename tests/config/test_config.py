@@ -10,7 +10,7 @@ from harness.config.constraint import ConstraintConfig, PolicyKind
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
-from harness.config.models import TargetConfig, Weights
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
@@ -86,6 +86,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         ),
         (lambda: TargetConfig(shape="a"), "target.shape: expected target.weights=random beside it"),
         (lambda: TargetConfig(shape="a", path="b", weights=RANDOM), "a shape or target.path, not both, found both"),
+        (
+            lambda: TargetConfig(layers=Layers.transformers, weights=RANDOM),
+            "target.layers: expected auto or own beside target.weights=random, found transformers",
+        ),
         (lambda: drafter_of("draft_model", shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
         (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
         (lambda: BackendConfig(device="tpu"), "backend.device"),

@@ -1,14 +1,19 @@
 """Documents: that every renderer holds everything, and that text from outside means nothing in any of them."""
 
+import csv
+import json
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
+from enum import Enum
 
 import pytest
 
 from harness.report.document import Document, Picture, Section, write_report
+from harness.report.files import csv_text, json_text
 from harness.report.number_format import Number
-from harness.report.table import Table
+from harness.report.table import Table, table_of
 
 HOSTILE = "a_b 50% & #1 $x$ {y} \\input~^<b>|*[c] − × 中"
 
@@ -62,6 +67,37 @@ def test_text_from_outside_means_nothing(document, tmp_path):
     assert r"a\_b 50\% \& \#1 \$x\$ \{y\} \textbackslash{}input" in latex and "U+4E2D" in latex
     without_escapes = re.sub(r"\\[{}]", "", latex)
     assert without_escapes.count("{") == without_escapes.count("}") and latex.count(r"\begin{") == latex.count(r"\end{")
+
+
+class Shade(Enum):
+    dark = "a dark one"
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    shade: Shade
+    sizes: tuple[float, ...] = ()
+    inner: "Item | None" = None
+
+
+def test_programs_read_beside_it_what_was_found(tmp_path):
+    """Would catch an enum by its name, a dataclass in a list that is left as text, and None that is no empty field."""
+    item = Item("a, b", Shade.dark, (1.5,), Item("c", Shade.dark))
+    beside = {"found.json": json_text({"items": [item]}), "found.csv": csv_text(["x", "y"], [["a, b", None], [0, "c"]])}
+    paths = write_report(Document("Title"), tmp_path / "new", "report", beside)
+    assert [path.name for path in paths] == ["report.md", "report.html", "report.tex", *beside]
+    inner = {"name": "c", "shade": "a dark one", "sizes": [], "inner": None}
+    expected = {"name": "a, b", "shade": "a dark one", "sizes": [1.5], "inner": inner}
+    assert json.loads(paths[3].read_text()) == {"items": [expected]}
+    assert list(csv.reader(paths[4].read_text().splitlines())) == [["x", "y"], ["a, b", ""], ["0", "c"]]
+
+
+def test_a_table_has_a_column_for_each_function():
+    """Would catch entries under the header of another column, and None that is printed."""
+    columns = (("name", lambda each: each.name), ("size", lambda each: Number(each.sizes[0]) if each.sizes else None))
+    table = table_of("Items", [Item("a", Shade.dark, (2.0,)), Item("b", Shade.dark)], columns)
+    assert (table.header, table.texts) == (("name", "size"), (("a", "2.00"), ("b", "–")))
 
 
 def test_tex_takes_a_document(document, tmp_path):
