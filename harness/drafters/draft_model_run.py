@@ -28,7 +28,7 @@ class DraftModelDrafter(NetworkDrafter):
         self.model = model
         self.num_parameters = model.num_parameters
         # one slot more than there are takes what rows without a request write
-        self._cache = model.new_cache(shape.num_slots + 1, shape.capacity)
+        self._cache = model.new_cache(shape.num_slots + 1, shape.capacity, shape.num_speculative_tokens + 1)
         size = shape.logits_size(model.vocab_size)
         self._logits = DraftLogits(
             draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device, caching

@@ -63,7 +63,8 @@ class Engine:
         wanted = returns_at_once if settings.overlaps is None else settings.overlaps
         self._overlaps = wanted and (settings.graphs or not settings.constrained)
         # one spare slot receives the writes of padding rows
-        self._cache = target.new_cache(settings.num_slots + 1, settings.capacity)
+        rewind = settings.num_speculative_tokens + 1
+        self._cache = target.new_cache(settings.num_slots + 1, settings.capacity, rewind)
         step = Step(
             target=target,
             drafter=drafter,

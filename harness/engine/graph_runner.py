@@ -144,6 +144,8 @@ class GraphRunner:
         """Of a step of a depth; where nothing decodes, of the widest rows, which read prompts best."""
         width = (self._largest_depth if depth is None else depth) + 1
         max_tokens = max_prefill_rows(width) * width
+        if self.step.is_recurrent:
+            return PrefillRoom(max_tokens, width, self._max_prefill_tokens_with_decodes, max_tokens_of_prompt=width)
         return PrefillRoom(max_tokens, tokens_of_group(width), self._max_prefill_tokens_with_decodes)
 
     def launch_rounds(self, num_slots: int, depth: int, length: int) -> Launched:
@@ -160,7 +162,10 @@ class GraphRunner:
         """The captured step for a plan, its inputs on their way to the device."""
         size = self._size(plan)
         captured = self._steps[size]
-        values = in_rows(plan, size.depth, size.num_slots, size.num_prompt_rows, self.step.state.spare)
+        step = self.step
+        values = in_rows(
+            plan, size.depth, size.num_slots, size.num_prompt_rows, step.state.spare, not step.is_recurrent
+        )
         given = values.tobytes()
         if given != captured.last:
             copy_in(values, captured.inputs)
@@ -169,7 +174,7 @@ class GraphRunner:
 
     def _size(self, plan: StepPlan) -> StepSize:
         depth = self._largest_depth if plan.depth is None else plan.depth
-        return self._smallest(plan.num_slots, num_rows(plan, depth), depth)
+        return self._smallest(plan.num_slots, num_rows(plan, depth, not self.step.is_recurrent), depth)
 
     def _smallest(self, num_slots: int, num_prompt_rows: int, depth: int) -> StepSize:
         return next(
@@ -187,7 +192,7 @@ class GraphRunner:
         slots, rows = fields_and_rows(inputs, size.depth, size.num_slots, size.num_prompt_rows)
         rows[:, 0] = step.state.spare
         capacity = step.state.token_ids.shape[1]
-        return inputs, step_inputs(slots, rows, capacity, size.depth)
+        return inputs, step_inputs(slots, rows, capacity, size.depth, not step.is_recurrent)
 
     def _capture(self, size: StepSize) -> CapturedStep:
         inputs, given = self._new_inputs(size)

@@ -27,12 +27,17 @@ MAX_PADDING_ON_CPU = 16
 """Tokens by which the prompts of a forward may be padded on a CPU, in all: more cost as much as a forward more."""
 
 
-def in_pieces(plan: StepPlan, depth: int, max_tokens: int, device: torch.device) -> StepInputs:
-    """The inputs of a step whose prompts are read in one piece each, and whose rounds draft so many tokens."""
+def in_pieces(plan: StepPlan, depth: int, max_tokens: int, device: torch.device, is_padded: bool = True) -> StepInputs:
+    """The inputs of a step whose prompts are read in one piece each, and whose rounds draft so many tokens.
+
+    is_padded: whether prompts of different lengths may be read together.
+    """
     num_slots = plan.num_slots
     parts, ends = [], {}
     first = num_slots * (depth + 1) if plan.decoding else 0
     max_padding = MAX_PADDING_ON_CPU if device.type == "cpu" else max_tokens
+    if not is_padded:
+        max_padding = 0
     for batch in _batches(plan.chunks, max_tokens, max_padding):
         longest = max(chunk.stop - chunk.start for chunk in batch)
         for row, chunk in enumerate(batch):
@@ -46,7 +51,9 @@ def in_pieces(plan: StepPlan, depth: int, max_tokens: int, device: torch.device)
     return StepInputs(slots, tuple(parts), length, bool(plan.decoding), depth)
 
 
-def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, spare: int) -> Integers:
+def in_rows(
+    plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, spare: int, is_grouped: bool = True
+) -> Integers:
     """The inputs of a step of a fixed size, on the host.
 
     Args:
@@ -54,12 +61,13 @@ def in_rows(plan: StepPlan, depth: int, num_slots: int, num_prompt_rows: int, sp
         depth: d, of the step's rounds.
         num_slots, num_prompt_rows: the size, B and P.
         spare: slot of the rows that are left over.
+        is_grouped: whether rows of prompts come in groups; else each stands alone.
 
     Returns:
         [5 * B + P * (2 + T + 1)], in parts: see `fields_and_rows`.
     """
     width = depth + 1
-    group = tokens_of_group(width) if plan.chunks else 0
+    group = tokens_of_group(width) if is_grouped else width
     rows: list[list[int]] = []
     ends = {}
     for chunk in plan.chunks:
@@ -94,19 +102,21 @@ def fields_and_rows(values: Tensor, depth: int, num_slots: int, num_prompt_rows:
     return values[: 5 * num_slots].view(5, num_slots), values[5 * num_slots :].view(num_prompt_rows, depth + 4)
 
 
-def num_rows(plan: StepPlan, depth: int) -> int:
-    """Rows that the prompts of a plan need."""
+def num_rows(plan: StepPlan, depth: int, is_grouped: bool = True) -> int:
+    """Rows that the prompts of a plan need; see `in_rows`."""
     if not plan.chunks:
         return 0
-    group = tokens_of_group(depth + 1)
+    group = tokens_of_group(depth + 1) if is_grouped else depth + 1
     return sum(-(-(chunk.stop - chunk.start) // group) for chunk in plan.chunks) * (group // (depth + 1))
 
 
-def step_inputs(slots: Tensor, rows: Tensor, length: int, depth: int | None = None) -> StepInputs:
+def step_inputs(
+    slots: Tensor, rows: Tensor, length: int, depth: int | None = None, is_grouped: bool = True
+) -> StepInputs:
     """What `in_rows` made, once it lies on the device; for `depth` see StepInputs."""
     if not len(rows):
         return StepInputs(slots, (), length, depth=depth)
-    size = rows_of_group(rows.shape[1] - 3)
+    size = rows_of_group(rows.shape[1] - 3) if is_grouped else 1
     groups = RowGroups(first=0, size=size) if size > 1 else None
     prompts = PromptPart(rows[:, 0], rows[:, 1], rows[:, 2:], length, groups)
     return StepInputs(slots, (prompts,), length, depth=depth)

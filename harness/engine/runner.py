@@ -124,4 +124,4 @@ class EagerRunner:
         """The step's inputs on its device."""
         step = self.step
         depth = step.num_speculative_tokens if plan.depth is None else plan.depth
-        return in_pieces(plan, depth, self.max_prefill_tokens, step.target.device)
+        return in_pieces(plan, depth, self.max_prefill_tokens, step.target.device, not step.is_recurrent)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.protocol import Batch, Drafter, DraftMasks, ReadPart, ReadsWhileDrafting, TargetStep
 from harness.engine.decided_row import joined
@@ -109,6 +110,13 @@ class Step:
     """All parts in one forward, whose rows are all T wide; else one forward a part, decoding rows read in place."""
     own_drafter: OwnDrafter | None
     """What the drafter's drafts must fit, if it is the user's own."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a forward reads one row of a slot, and prompts without padding (TargetModel.is_recurrent)."""
+        return self.target.is_recurrent or (
+            isinstance(self.drafter, DraftModelDrafter) and self.drafter.model.is_recurrent
+        )
 
     def __call__(self, inputs: StepInputs, defers: bool = False) -> StepOutput:
         """Run the step; the order of work on the device is the order of the calls.

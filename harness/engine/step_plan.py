@@ -67,6 +67,8 @@ class PrefillRoom(NamedTuple):
     max_tokens_with_decodes: int | None = None
     """Prompt tokens of a step in which some request decodes, groups rounded down; None for no limit beyond
     max_tokens."""
+    max_tokens_of_prompt: int | None = None
+    """Tokens of one prompt that a step reads; None for no limit."""
 
 
 def make_plan(
@@ -98,18 +100,22 @@ def make_plan(
         elif sequence.min_output_tokens < limits.max_new_tokens:
             decoding.append(sequence)
     depth = choose_depth(len(decoding)) if choose_depth is not None and decoding else None
-    max_tokens, group_tokens, limit = room_at(depth)
+    max_tokens, group_tokens, limit, of_prompt = room_at(depth)
     if decoding and limit is not None:
         max_tokens = min(limit, max_tokens)
-    chunks = _chunks(waiting, max_tokens, group_tokens)
+    chunks = _chunks(waiting, max_tokens, group_tokens, of_prompt)
     return StepPlan(tuple(decoding), chunks, may_be_constrained, needs_host, depth) if decoding or chunks else None
 
 
-def _chunks(waiting: Iterable[Sequence], room: int, group_tokens: int) -> tuple[Chunk, ...]:
+def _chunks(
+    waiting: Iterable[Sequence], room: int, group_tokens: int, of_prompt: int | None = None
+) -> tuple[Chunk, ...]:
     """The prompt tokens that a step reads; see make_plan."""
     chunks: list[Chunk] = []
     for sequence in waiting:
         left = sequence.num_tokens_to_prefill
+        if of_prompt is not None:
+            left = min(left, of_prompt)
         if group_tokens:
             left = min(left, max(room // group_tokens, 0 if chunks else 1) * group_tokens)
         elif chunks and left > room:

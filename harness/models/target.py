@@ -93,6 +93,8 @@ class TargetModel:
         """Why `fuse` left its layers as they are."""
         self.tree_obstacle: str | None = None
         """Why drafts for it cannot be trees."""
+        self.is_recurrent = False
+        """Whether its states follow one sequence: a forward reads one row of a slot, and no padding before its last."""
         self.is_uncounted = False
         """Whether it lies on the meta device and cannot tell there what its caches will take."""
         self.config: PreTrainedConfig = causal_lm.config.get_text_config(decoder=True)
@@ -213,8 +215,12 @@ class TargetModel:
         """[..., H] after the final norm -> [..., V], written to `out` if there is one (see `linear`)."""
         return linear(hidden, self.output_matrix, None, self.is_fused, out)
 
-    def new_cache(self, num_slots: int, capacity: int) -> TargetCache:
-        """An empty key-value cache of so many slots, each holding so many positions."""
+    def new_cache(self, num_slots: int, capacity: int, rewind: int = 0) -> TargetCache:
+        """An empty key-value cache of so many slots, each holding so many positions.
+
+        rewind: tokens by which a forward may begin before the end of the last one, for networks whose states are not
+        kept of all positions.
+        """
         table = rope_table(self.causal_lm.model.rotary_emb, capacity, self.device) if self.is_fused else None
         return new_cache(
             self.config, self.num_layers, num_slots, capacity, self.dtype, self.device, table, self.cache_dtype
@@ -294,14 +300,23 @@ def read_config(
         account = model_account(folder, stated, accepted, runs_code=True, names=names, layers=layers)
         if takes_general_path(config.model_type, layers):
             # transformers' own code takes a configuration of its own class
-            with configured_by(source):
-                config = config_class(config.model_type).from_dict(dict(account.fields))
+            config = _general_config(account.fields, source)
     else:
         account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names, layers=layers)
-        with configured_by(source):
-            config = config_class(fields["model_type"]).from_dict(dict(account.fields))
+        if takes_general_path(fields["model_type"], layers):
+            config = _general_config(account.fields, source)
+        else:
+            with configured_by(source):
+                config = config_class(fields["model_type"]).from_dict(dict(account.fields))
     infer_dense_layers(config, account.fields)
     return ReadConfig(config, account.fields, account.settled())
+
+
+def _general_config(fields: dict[str, Any], source: Path) -> PreTrainedConfig:
+    from harness.models.general.known_types import general_config
+
+    with configured_by(source):
+        return general_config(fields)
 
 
 def load_target(

@@ -10,8 +10,8 @@ import torch
 from harness.config.models import HeadChoices, Layers
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.drafters.draft_model import DraftModelDrafter
-from harness.drafters.ngram import NgramDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
+from harness.drafters.ngram_run import NgramDrafter
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings

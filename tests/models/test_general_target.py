@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 from transformers import Glm4MoeLiteForCausalLM, LlamaForCausalLM, Qwen3ForCausalLM
 
-from harness.config.models import Layers
+from harness.backends.local.local import LocalBackend
+from harness.config.cell import CellConfig
+from harness.config.drafting import DraftingConfig
+from harness.config.models import Layers, TargetConfig
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import DrafterShape
-from harness.drafters.draft_model import DraftModelDrafter
+from harness.drafters.draft_model_run import DraftModelDrafter
+from harness.drafters.ngram import Ngram
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.draft_model import load_draft_model
+from harness.models.general.states import READ_AT_ONCE
 from harness.models.general.target import GeneralTarget
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
+from harness.models.zoo import ZOO
 from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.methods import TreeMethod
 from tests.support.any_models import NO_TOKENIZER, VOCAB_SIZE, disturbed, tiny_config, tiny_model
 from tests.support.toy_markov import fits
 
@@ -67,6 +75,43 @@ def test_states_of_layers_are_those_that_transformers_reports(model_type):
     torch.testing.assert_close(target.logits(output.hidden), reported.logits, **TOLERANCE)
 
 
+@pytest.mark.parametrize("model_type", ["qwen3_next", "mamba", "jamba", "lfm2"])
+def test_a_long_prompt_that_is_read_at_once_leaves_the_states_of_its_end(model_type):
+    """Would catch states of a padded end, of another row, or of the slot's request before."""
+    target, length = general(model_type), READ_AT_ONCE + 6
+    token_ids = torch.randint(3, VOCAB_SIZE, (2, length + 3), generator=torch.Generator().manual_seed(6))
+    cache, slots = target.new_cache(4, length + 4, rewind=3), torch.tensor([2, 1])
+    for start, stop in ((0, 9), (0, length), (length, length + 3)):
+        positions = torch.arange(start, stop).expand(2, -1)
+        given = token_ids[:, start:stop] if stop > 9 else token_ids[:, start:stop].flip(1)
+        output = target.forward(given, positions, cache.view(slots, positions, stop))
+    wanted = tiny_model(model_type)(token_ids, use_cache=False).logits[:, length:]
+    torch.testing.assert_close(target.logits(output.hidden), wanted, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("qwen3_next", "its recurrent states follow one sequence"),
+        ("bloom", "its attention weighs keys by where they lie"),
+    ],
+)
+def test_trees_are_refused_where_a_model_cannot_read_them(model_type, reason, tmp_path):
+    config = tiny_config(model_type)
+    config.vocab_size = 6144
+    tiny_model(model_type, config).save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(ZOO / "target" / name, tmp_path)
+    cell = CellConfig(
+        target=TargetConfig(path=str(tmp_path)),
+        drafter=Ngram(),
+        drafting=DraftingConfig(tree="dynamic:4-2-2"),
+        verification=Verification(TreeMethod.recursive),
+    )
+    with pytest.raises(ValueError, match=f"drafting.tree: expected chains .*because {reason}"):
+        LocalBackend(cell)
+
+
 PARENTS = torch.tensor([-1, 0, 0, 1, 2, 4])
 """Of a tree's nodes, the context's last token first: two branches, one of three tokens, one of two."""
 
@@ -99,7 +144,7 @@ def test_nodes_of_a_tree_are_those_of_their_branches(model_type):
     torch.testing.assert_close(last[:, 0], plain(branch, use_cache=False).logits[:, -1], **TOLERANCE)
 
 
-@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss", "deepseek_v3", "qwen3_next"])
 def test_sampled_tokens_follow_the_targets_law(model_type, tmp_path):
     """The joint law of three tokens, each among the three most likely, with drafts of another model."""
     causal_lm, prompt, top_k, num_new = tiny_model(model_type), (5, 9, 4), 3, 3
@@ -115,7 +160,7 @@ def test_sampled_tokens_follow_the_targets_law(model_type, tmp_path):
             for token, share in zip(tokens, shares, strict=True)
         }
     other = tiny_model(model_type)
-    other.load_state_dict(disturbed(causal_lm, share=0.3))
+    other.load_state_dict(disturbed(causal_lm, share=0.15))
     shape = DrafterShape(200, 12, 2, VOCAB_SIZE)
     settings = EngineSettings(
         num_slots=200,
@@ -132,7 +177,7 @@ def test_sampled_tokens_follow_the_targets_law(model_type, tmp_path):
     assert fits((record.output_token_ids for record in found.requests), law) > 1e-6
     rounds = [item for record in found.requests for item in record.rounds]
     accepted = sum(item.num_accepted_tokens for item in rounds)
-    assert 0.1 < accepted / sum(item.num_draft_tokens for item in rounds) < 0.95
+    assert 0.02 < accepted / sum(item.num_draft_tokens for item in rounds) < 0.95
 
 
 @pytest.mark.parametrize("rope_type", ["longrope", "dynamic"])

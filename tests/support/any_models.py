@@ -27,10 +27,22 @@ SIZES = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 24),
     **{"num_key_value_heads": 2, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
     **{"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "index_topk": 6, "index_n_heads": 4},
-    **{"index_head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None, "tie_word_embeddings": False},
+    **dict.fromkeys(("linear_num_value_heads", "linear_num_key_heads", "n_groups", "mamba_n_groups"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "state_size", "mamba_d_state"), 8),
+    **{"linear_conv_kernel_dim": 4, "expand": 2, "mamba_expand": 2, "mamba_n_heads": 8, "mamba_d_head": 8},
+    **{
+        "chunk_size": 16,
+        "use_mambapy": False,
+        "index_head_dim": 16,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": None,
+        "tie_word_embeddings": False,
+    },
 }
 """Fields under all their names; a family takes those that it has."""
 ALTERNATING = ["sliding_attention", "full_attention"]
+HYBRID = ["linear_attention", "full_attention"]
 
 
 def alike(*names: str, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -65,6 +77,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     # attention of their own
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False},
     **alike("bloom", "mpt", "gptj", "codegen"),
+    # recurrent states beside attention, and alone
+    **alike("qwen3_next", "qwen3_5_text", "olmo_hybrid", layer_types=HYBRID),
+    **alike("granitemoehybrid", layer_types=HYBRID, shared_intermediate_size=24),
+    **alike("kimi_linear", layer_types=HYBRID, linear_head_dim=8),
+    **alike("lfm2", layer_types=["conv", "full_attention"]),
+    "bamba": {"attn_layer_indices": [1]},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "nemotron_h": {
+        "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "moe_shared_expert_intermediate_size": 24,
+    },
+    "mamba": {},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
 }  # fmt: skip
 """Families that run -> fields beside SIZES."""
 SILENTLY_WRONG: dict[str, dict[str, Any]] = {

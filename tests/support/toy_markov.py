@@ -45,6 +45,7 @@ class ToyTarget:
     num_parameters = 0
     fallbacks: tuple[str, ...] = ()
     device = torch.device("cpu")
+    is_recurrent = False
 
     def __init__(self, transitions: Tensor) -> None:
         self.log_transitions = transitions.log()
@@ -53,7 +54,7 @@ class ToyTarget:
     def fuse(self) -> None:
         """There are no layers."""
 
-    def new_cache(self, num_slots: int, capacity: int) -> SlotCache:
+    def new_cache(self, num_slots: int, capacity: int, rewind: int = 0) -> SlotCache:
         return SlotCache(1, num_slots, capacity, 1, 1, torch.float32, torch.device("cpu"))
 
     def forward(self, token_ids: Tensor, positions: Tensor, view: object, aux_layers: tuple[int, ...] = ()):

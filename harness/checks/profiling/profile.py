@@ -209,7 +209,7 @@ def prefill_slots(step: Step, requests: Sequence[Request]) -> StepInputs:
     size = num_tokens
     if step.joins:
         whole = tokens_of_group(width)
-        size = whole * max(1, MAX_PREFILL_TOKENS // (whole * len(sequences)))
+        size = width if step.is_recurrent else whole * max(1, MAX_PREFILL_TOKENS // (whole * len(sequences)))
     for start in range(0, num_tokens, size):
         stop = min(start + size, num_tokens)
         step(
@@ -224,10 +224,11 @@ def _inputs(step: Step, plan: StepPlan) -> StepInputs:
     """A plan in the layout that the step takes."""
     num_tokens, device = step.num_speculative_tokens, step.target.device
     if not step.joins:
-        return in_pieces(plan, num_tokens, EagerRunner.max_prefill_tokens, device)
-    size = num_tokens, plan.num_slots, num_rows(plan, num_tokens)
-    values = torch.from_numpy(in_rows(plan, *size, step.state.spare)).to(device)
-    return step_inputs(*fields_and_rows(values, *size), step.state.token_ids.shape[1])
+        return in_pieces(plan, num_tokens, EagerRunner.max_prefill_tokens, device, not step.is_recurrent)
+    is_grouped = not step.is_recurrent
+    size = num_tokens, plan.num_slots, num_rows(plan, num_tokens, is_grouped)
+    values = torch.from_numpy(in_rows(plan, *size, step.state.spare, is_grouped)).to(device)
+    return step_inputs(*fields_and_rows(values, *size), step.state.token_ids.shape[1], is_grouped=is_grouped)
 
 
 MAX_ROUNDS = 32

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from harness.models.fused.row_groups import RowGroups
+from harness.models.general.states import StateKey
 from harness.models.general.view import GeneralView, LayerStandIn
 from harness.models.tree_places import TreePlaces
 
@@ -34,18 +35,33 @@ class GeneralCache:
     """Keys and values of all layers for a fixed number of slots of a fixed capacity."""
 
     def __init__(
-        self, num_layers: int, num_slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        num_layers: int,
+        num_slots: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        rewind: int = 0,
     ) -> None:
+        """rewind: tokens by which a forward may begin before the end of the last one."""
         self.num_slots, self.capacity, self.dtype = num_slots, capacity, dtype
         self.slot_ids = torch.arange(num_slots, device=device)
         self.layer_stand_ins = [LayerStandIn() for _ in range(num_layers)]
         self.tensors: dict[Kept, Tensor] = {}
         """[S, H, C, D] each."""
+        self.ring = rewind + 2
+        """R, see harness.models.general.states: the states after those tokens, of the one before, and of the next."""
+        self.states: dict[StateKey, Tensor] = {}
+        """[S, R, ...] each."""
 
     @property
     def num_bytes(self) -> int:
         """Memory of all that is kept."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        return sum(tensor.nbytes for tensor in self._all)
+
+    @property
+    def _all(self) -> tuple[Tensor, ...]:
+        return (*self.tensors.values(), *self.states.values())
 
     def view(
         self,
@@ -77,6 +93,13 @@ class GeneralCache:
             self.tensors[key] = torch.zeros(size, dtype=states.dtype, device=states.device)
         return self.tensors[key]
 
+    def keep_state(self, key: StateKey, state: Tensor) -> Tensor:
+        """[S, R, ...], where states like this one [B, ...] are kept; zeros at first."""
+        if key not in self.states:
+            size = self.num_slots, self.ring, *state.shape[1:]
+            self.states[key] = torch.zeros(size, dtype=state.dtype, device=state.device)
+        return self.states[key]
+
     def keep_path(
         self,
         rows: slice | Tensor,
@@ -97,10 +120,10 @@ class GeneralCache:
 
     def clear(self, rows: slice | Tensor) -> None:
         """Zero some slots: only needed after a model produced NaN there, which masking does not hide."""
-        for tensor in self.tensors.values():
+        for tensor in self._all:
             tensor[rows] = 0
 
     def move(self, source: int, destination: int) -> None:
         """Let one slot hold all that another one does."""
-        for tensor in self.tensors.values():
+        for tensor in self._all:
             tensor[destination] = tensor[source]

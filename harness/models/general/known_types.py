@@ -6,7 +6,7 @@ used. Imported only for models of that path: the tables of transformers take sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,19 @@ def general_config_class(model_type: str) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     return CONFIG_MAPPING[model_type]
+
+
+def general_config(fields: Mapping[str, Any]) -> Any:
+    """The configuration that the fields of a file make."""
+    return general_config_class(fields["model_type"]).from_dict(_with_floats(fields))
+
+
+def _with_floats(value: Any) -> Any:
+    """The same with the numbers that JSON lacks, which transformers writes as {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        stated = value.get("__float__") if len(value) == 1 else None
+        return {name: _with_floats(item) for name, item in value.items()} if stated is None else float(stated)
+    return [_with_floats(item) for item in value] if isinstance(value, list) else value
 
 
 def general_layout(model_type: str) -> Layout:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from harness.models.general.experts import choose_experts
 from harness.models.general.masks import INTERFACE, OWN_ATTENTION, register
+from harness.models.general.states import let_mixers_run_by_token
 from harness.models.general.view import GeneralView
 
 OWN_IMPLEMENTATION = "eager"
@@ -53,6 +54,7 @@ class Network:
         self._takes_positions = "position_ids" in taken or any(item.kind is item.VAR_KEYWORD for item in taken.values())
         self._entering: dict[int, Tensor] = {}
         self._hooked: set[int] = set()
+        let_mixers_run_by_token(causal_lm)
         register()
         for config in self._configs():
             if getattr(config, "pad_token_id", None) is not None:

@@ -62,7 +62,7 @@ def difference_over_slots(target: GeneralTarget) -> float:
     plain = target.network.plain_logits(token_ids)[..., : target.vocab_size].float()
     # neither the first slots nor in order
     slots = torch.tensor([2, 0, 3], device=device)
-    cache = target.new_cache(num_rows + 1, LENGTH + 1)
+    cache = target.new_cache(num_rows + 1, LENGTH + 1, rewind=LENGTH)
 
     def read(given: Tensor, positions: Tensor) -> Tensor:
         view = cache.view(slots, positions, int(positions.max()) + 1)

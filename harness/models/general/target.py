@@ -18,6 +18,7 @@ from harness.models.fused.checks import written
 from harness.models.general.cache import ATTENDED, GeneralCache
 from harness.models.general.network import Network
 from harness.models.general.rope import hold_to_original_length
+from harness.models.general.states import READ_AT_ONCE
 from harness.models.general.view import GeneralView
 from harness.models.target import TargetModel, TargetOutput
 
@@ -64,7 +65,10 @@ class GeneralTarget(TargetModel):
                 f"sequences end at {self._right_positions} positions, beyond which RoPE would follow the longest "
                 "sequence of a batch",
             )
-        if has_alibi(self.config):
+        self.is_recurrent = bool(self.new_cache(1, 1).states)
+        if self.is_recurrent:
+            self.tree_obstacle = "its recurrent states follow one sequence"
+        elif has_alibi(self.config):
             self.tree_obstacle = "its attention weighs keys by where they lie (ALiBi), not by their depth in a tree"
 
     def _attend_through_slots(self) -> None:
@@ -117,8 +121,13 @@ class GeneralTarget(TargetModel):
         self.fusion_obstacle = "its layers are transformers' own (target.layers)"
         return self.fusion_obstacle
 
-    def new_cache(self, num_slots: int, capacity: int) -> GeneralCache:
-        cache = GeneralCache(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device)
+    def new_cache(self, num_slots: int, capacity: int, rewind: int = 0) -> GeneralCache:
+        if self.is_recurrent and rewind >= READ_AT_ONCE:
+            raise ValueError(
+                f"drafting.num_speculative_tokens: expected fewer than {READ_AT_ONCE - 1} with {self.name}, whose "
+                f"recurrent states are kept of the tokens of a round, found {rewind - 1}"
+            )
+        cache = GeneralCache(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             # makes all its tensors

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from harness.models.general.states import CONV, RECURRENT, StateKey, States
 from harness.models.tree_places import TreePlaces
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ class GeneralView(Cache):
         self.cache, self.rows, self.positions, self.length, self.tree = cache, rows, positions, length, tree
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
+        self.states = States(self)
+
+    @cached_property
+    def begins(self) -> bool:
+        """Whether every row begins at the start of its slot; waits for the device."""
+        return bool((self.positions[:, 0] == 0).all())
 
     @cached_property
     def places(self) -> Tensor:
@@ -118,6 +125,34 @@ class GeneralView(Cache):
         kept.index_put_((self.slots[:, None, None], heads[None, :, None], self.places[:, None, :]), states)
         return kept[self.rows] if isinstance(self.rows, slice) else kept.index_select(0, self.rows)
 
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self.states.before(StateKey(CONV, layer_idx, state_idx))
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **_: object,
+    ) -> Tensor:
+        """Take [B, C, T] inputs of a convolution in; returns them after those before."""
+        width = conv_kernel_size or conv_states.shape[-1]
+        return self.states.convolve(StateKey(CONV, layer_idx, state_idx), conv_states, width)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self.states.before(StateKey(RECURRENT, layer_idx, state_idx))
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: object
+    ) -> Tensor:
+        self.states.write(StateKey(RECURRENT, layer_idx, state_idx), recurrent_states)
+        return recurrent_states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """Whether convolutions give their inputs to `update_conv_state`, instead of changing a state in place."""
+        return True
+
     def get_query_offset(self, layer_idx: int = 0) -> Any:
         return self
 
@@ -139,7 +174,7 @@ class GeneralView(Cache):
         return self.cache.capacity
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
-        return False
+        return any(layer_idx in (None, key.layer) for key in self.cache.states)
 
     @property
     def is_sliding(self) -> Sequence[bool]:  # type: ignore[override]
