@@ -19,6 +19,7 @@ SAME = (
     ("n_routed_experts", "num_local_experts"),
     ("norm_before_fc", "eagle_config.norm_before_fc"),
     ("block_size", "dflash_config.block_size"),
+    ("speculators_model_type", "speculators_config.algorithm"),
 )
 """Fields of one meaning, of an object or of an object in it."""
 

@@ -120,9 +120,9 @@ _PEAGLE = {**used("mask_token_id", "pard_token", "ptd_token_id"), **used("parall
 
 def _eagle3_layout(fields: Fields, more: Layout) -> Layout:
     own = {**_EAGLE3, **more}
-    if "transformer_layer_config" in fields:
-        return {**_SPECULATORS, **own}
     inner = nested(lambda fields: _NESTED_EAGLE3, "eagle_config")
+    if "transformer_layer_config" in fields:
+        return {**_SPECULATORS, **own, **inner}
     return {**_layers_of_head(fields), **own, **inner, **_SPECULATORS_KIND}
 
 

@@ -7,7 +7,7 @@ import torch
 
 from harness.config.models import Layers
 from harness.config.sampling import SamplingSettings
-from harness.drafters.ngram import NgramDrafter
+from harness.drafters.ngram_run import NgramDrafter
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings

@@ -57,6 +57,10 @@ CONTRADICTIONS = {
         ("eagle3", EAGLE3 | {"norm_before_fc": False, "eagle_config": {"norm_before_fc": True}}),
         "norm_before_fc = False in config.json, beside eagle_config.norm_before_fc = True",
     ),
+    "a kind and an algorithm": (
+        ("eagle3", EAGLE3 | {"speculators_model_type": "eagle3", "speculators_config": {"algorithm": "mtp"}}),
+        "speculators_model_type = 'eagle3' in config.json, beside speculators_config.algorithm = 'mtp'",
+    ),
     "two sizes of blocks": (
         ("dflash", DFLASH | {"dflash_config": DFLASH["dflash_config"] | {"block_size": 4}}),
         "block_size = 16 in config.json, beside dflash_config.block_size = 4",
