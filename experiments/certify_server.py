@@ -40,7 +40,11 @@ def _run(options: argparse.Namespace) -> int:
     from harness.checks.server_certification.report import headline, line, notes, write
 
     config: CertifyServerConfig = options.settings
-    result = certify_server(options.url, config, lambda: LocalModel(config.target, config.dtype.value), say)
+
+    def load() -> LocalModel:
+        return LocalModel(config.target, config.dtype.value, config.accept_unknown)
+
+    result = certify_server(options.url, config, load, say)
     page = write(result, Path(config.output))
     print(*map(line, result.cases), headline(result), sep="\n")
     for note in notes(result):

@@ -55,10 +55,17 @@ class Accepted:
     section: str = "target"
     """Of the settings: whose accept_unknown it is."""
     names: tuple[str, ...] = ()
+    option: str | None = None
+    """Of a command without sections: what takes the names in its place."""
 
     @property
     def setting(self) -> str:
-        return f"{self.section}.accept_unknown"
+        """What messages call it."""
+        return self.option or f"{self.section}.accept_unknown"
+
+    def given(self, names: str) -> str:
+        """How a command line vouches for names, joined by commas."""
+        return f"{self.option} {names}" if self.option is not None else f"'{self.setting}=[{names}]'"
 
 
 OF_TARGET, OF_DRAFTER = Accepted(), Accepted("drafter")
@@ -361,7 +368,7 @@ class Account:
             asked = ",".join(item.name for item in left[:_NUM_SHOWN]) + (",..." if len(left) > _NUM_SHOWN else "")
             raise CheckpointError(
                 f"{self._folder}: {_found(left)}; choose another checkpoint or, if you know that nothing here depends "
-                f"on it, '{self._accepted.setting}=[{asked}]'"
+                f"on it, {self._accepted.given(asked)}"
             )
         vouched = [text for name in self._accepted.names for text in self._vouched(name)]
         left_alone = (self._harmless or frozenset()) | {item.name for item in self._unread}

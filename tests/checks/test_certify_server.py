@@ -9,15 +9,16 @@ import torch
 from experiments import certify_server as command
 from harness.checks.certification.goodness_of_fit import detectable_variation, fit
 from harness.checks.server_certification.certify_server import certify_server
-from harness.checks.server_certification.config import CertifyServerConfig
+from harness.checks.server_certification.config import CertifyServerConfig, options_of
 from harness.checks.server_certification.known_model import LocalModel
 from harness.checks.server_certification.same_model import OtherModel
 from harness.checks.server_certification.sequence_law import sequence_laws
 from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.config.sampling import SamplingSettings
+from harness.models.checkpoint import CheckpointError
 from harness.models.target import load_target
 from tests.support.sampling_server import VOCAB_SIZE, SamplingServer, ToyModel
-from tests.support.tiny_models import random_causal_lm, save_target_folder
+from tests.support.tiny_models import edit_config, random_causal_lm, save_target_folder
 
 SETTINGS = {"requests": 1000, "prompts": 1, "tokens": 3, "budget_s": 60}
 
@@ -92,15 +93,20 @@ def test_requests_that_fail_end_it(monkeypatch):
 
 
 def test_the_command_writes_its_report_and_its_verdict_is_the_exit_code(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("harness.checks.server_certification.known_model.LocalModel", lambda path, dtype: ToyModel())
+    known = "harness.checks.server_certification.known_model.LocalModel"
+    monkeypatch.setattr(known, lambda path, dtype, accepted: ToyModel(assumptions=accepted))
     options = ["--requests", "1000", "--prompts", "1", "--temperature", "0.5", "--tokens", "2"]
+    options += ["--accept-unknown", "attend_twice"]
     for fault, code in (("", SUCCESS), ("temperature", FAILED)):
         with SamplingServer(depth=2, fault=fault) as server:
             assert command.main([server.url, *options, "--output", str(tmp_path / fault)]) == code
         found = json.loads((tmp_path / fault / "certification.json").read_text())
         assert found["green"] == (code == SUCCESS) and found["drafts"]["num_accepted_tokens"] > 0
         assert ("FAIL" in (tmp_path / fault / "report.md").read_text()) == (code == FAILED)
-    assert "TV detectable" in (tmp_path / "report.md").read_text()
+        assert found["assumptions"] == ["attend_twice"]
+        assert "--accept-unknown attend_twice" in options_of(found["config"])
+    report = (tmp_path / "report.md").read_text()
+    assert "TV detectable" in report and "Target: attend_twice." in report
     capsys.readouterr()
     assert command.main([server.url, *options]) == FAILED
     (line,) = capsys.readouterr().err.splitlines()
@@ -148,6 +154,16 @@ def test_logits_behind_a_prompt_are_those_of_each_sequence_alone(tmp_path):
             hidden = target.forward(ids, torch.arange(ids.shape[1])[None], None).hidden[:, -1]
             tolerance = 1e-5 if dtype is torch.float64 else 0.1
             torch.testing.assert_close(row, target.logits(hidden)[0].double(), rtol=0, atol=tolerance)
+
+
+def test_what_its_files_say_and_is_not_computed_is_vouched_for_by_an_option(tmp_path):
+    """Would catch a message that names a setting which the command does not have."""
+    folder = save_target_folder(tmp_path, random_causal_lm())
+    edit_config(folder, attend_twice=3)
+    with pytest.raises(CheckpointError, match="nothing here depends on it, --accept-unknown attend_twice"):
+        LocalModel(str(folder), "float32")
+    (told,) = LocalModel(str(folder), "float32", ("attend_twice",)).assumptions
+    assert told.endswith("left out, because --accept-unknown vouches for it")
 
 
 def test_what_rounding_may_do_is_tolerated_and_twice_as_much_is_not():

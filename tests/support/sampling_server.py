@@ -35,6 +35,7 @@ class ToyModel:
     shift: int = 0
     """Another target: every row is rolled by so many tokens more."""
     fingerprint: str = "toy"
+    assumptions: tuple[str, ...] = ()
 
     def prompts(self, number):
         return [(place, place) for place in range(number)]

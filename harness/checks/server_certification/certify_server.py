@@ -57,6 +57,8 @@ class ServerCertification:
     version: str | None
     target: str
     """Fingerprint of its weights."""
+    assumptions: tuple[str, ...]
+    """What its files do not say and was taken, or what the user vouched for."""
     level: float
     """Of each single test."""
     prompts: tuple[Tokens, ...]
@@ -157,6 +159,7 @@ def _certify(
         model=served.model,
         version=served.version,
         target=model.fingerprint,
+        assumptions=model.assumptions,
         level=level,
         prompts=tuple(prompts),
         cases=tuple(

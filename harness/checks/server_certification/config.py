@@ -31,6 +31,8 @@ class CertifyServerConfig:
     """Name of the model in requests; the one that the server lists unless given."""
     target: str = ""
     """Folder or Hugging Face id of the target that is served; the built-in one unless given."""
+    accept_unknown: tuple[str, ...] = ()
+    """Fields, tensors and files of the target that you vouch for: they are left out."""
     dtype: ServedDtype = ServedDtype.float32
     """What the server computes in. Below float32 the test tolerates twice the deviation that rounding makes here."""
     requests: int = 20_000
@@ -104,9 +106,12 @@ def options_of(config: Mapping[str, Any]) -> list[str]:
     """The options of a command line that ask for what a record's settings ask for, URL, remark and output left out."""
     default, shown = CertifyServerConfig(), []
     for name in (item.name for item in fields(CertifyServerConfig) if item.name not in ("remark", "output", "seeds")):
-        value, usual = config[name], getattr(default, name)
+        usual = getattr(default, name)
         usual = list(usual) if isinstance(usual, tuple) else getattr(usual, "value", usual)
+        # of a record that is older than the setting
+        value = config.get(name, usual)
         if value != usual:
-            text = ",".join(f"{each:g}" for each in value) if isinstance(value, list) else value
+            numbers_or_names = value if isinstance(value, list) else [value]
+            text = ",".join(each if isinstance(each, str) else f"{each:g}" for each in numbers_or_names)
             shown.append(f"--{name.replace('_', '-')} {text}")
     return [*shown, *([] if config["seeds"] else ["--no-seeds"])]

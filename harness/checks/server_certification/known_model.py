@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.backends.server.held_tokens import byte_vocabulary
 from harness.backends.server.prompts import same_text
 from harness.config.workload import WorkloadConfig
+from harness.models.accounting import Accepted
 from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
@@ -30,6 +31,10 @@ class KnownModel(Protocol):
     @property
     def fingerprint(self) -> str:
         """Which model it is."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What its files do not say and was taken, or what the user vouched for; one sentence each."""
 
     def prompts(self, number: int) -> list[Tokens]:
         """So many prompts that can be answered in many ways."""
@@ -55,10 +60,12 @@ class KnownModel(Protocol):
 class LocalModel:
     """A target's folder or Hugging Face id, loaded on the CPU."""
 
-    def __init__(self, path: str, dtype: str) -> None:
-        """path: empty is the built-in target. dtype: of the server, a name of torch's."""
-        self._exact = load_target(path or None, dtype=torch.float64)
-        self._rounded = load_target(path or None, dtype=getattr(torch, dtype))
+    def __init__(self, path: str, dtype: str, accept_unknown: tuple[str, ...] = ()) -> None:
+        """path: empty is the built-in target. dtype: of the server, a name of torch's. accept_unknown: fields and
+        tensors of its files that the user vouches for."""
+        accepted = Accepted(names=accept_unknown, option="--accept-unknown")
+        self._exact = load_target(path or None, dtype=torch.float64, accepted=accepted)
+        self._rounded = load_target(path or None, dtype=getattr(torch, dtype), accepted=accepted)
         self._tokenizer: Any = self._exact.tokenizer
 
     @property
@@ -67,6 +74,10 @@ class LocalModel:
 
         assert self._exact.path is not None
         return fingerprint(self._exact.path)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self._exact.assumptions
 
     def prompts(self, number: int) -> list[Tokens]:
         """Raises ValueError if there are not so many."""

@@ -79,7 +79,9 @@ def notes(result: ServerCertification) -> list[str]:
         "computing in that dtype makes here (TV of rounding, the mean over the prompts). In float32 that is nothing.",
         TV_ESTIMATE,
         "Not tested: longer answers, other prompts, other sampling parameters, and how many drafts are accepted.",
-    ] + ([f"Server: {config.remark}"] if config.remark else [])
+        *(f"Target: {text}." for text in result.assumptions),
+        *([f"Server: {config.remark}"] if config.remark else []),
+    ]
 
 
 def document(result: ServerCertification) -> Document:
@@ -109,6 +111,7 @@ def to_json(result: ServerCertification) -> dict[str, Any]:
         "level": result.level,
         "server": {"url": result.url, "model": result.model, "version": result.version},
         "target": result.target,
+        "assumptions": result.assumptions,
         "config": result.config,
         "prompts": result.prompts,
         "drafts": result.drafts,

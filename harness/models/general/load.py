@@ -83,7 +83,7 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
         raise CheckpointError(
             f"{given.folder}: expected tensors that {type(causal_lm).__name__} reads, found {len(left)} that it does "
             f"not: {first_names(left)}; choose another checkpoint or, if you know that nothing here depends on them, "
-            f"'{given.accepted.setting}=[{left[0]},...]'"
+            f"{given.accepted.given(f'{left[0]},...')}"
         )
     vouched = [f"{first_names(unknown)}: left out, because {given.accepted.setting} vouches for it"] if unknown else []
     return causal_lm.requires_grad_(False), vouched
