@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, model_account
+from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import config_class, infer_dense_layers
 from harness.models.dflash_config import DFlashConfig
@@ -23,7 +23,7 @@ from harness.models.mtp import load_mtp
 from harness.models.peagle import PEagleConfig
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
-from tests.support.filed_models import ROLES, account, file_models, folder_of, load, put
+from tests.support.filed_models import NOWHERE, ROLES, account, file_models, folder_of, load, put
 from tests.support.public_configs import HEADS, REFUSED, TARGETS
 from tests.support.tiny_models import (
     edit_config,
@@ -435,7 +435,9 @@ def test_every_field_of_a_head_that_counts_as_used_reaches_its_configuration(mod
 
     def read(fields):
         try:
-            config = CONFIGS[kind].from_dict(fields, *given)
+            # places that contradict each other are refused there
+            stated = head_account(kind, NOWHERE, fields, OF_DRAFTER).fields
+            config = CONFIGS[kind].from_dict(stated, *given)
         except ValueError:
             return None
         return config.to_dict(), config.layer.to_dict(), getattr(config, "assumptions", ())
