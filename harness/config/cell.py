@@ -22,7 +22,7 @@ from harness.config.drafting import (
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import TargetConfig
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
-from harness.config.server import ServerConfig
+from harness.config.server import SERVER, Engine, ServerConfig, server_of
 from harness.config.tree import DynamicTree, most_children
 from harness.config.tree_combinations import TREE_COMBINATIONS
 from harness.config.union import Union
@@ -31,7 +31,7 @@ from harness.config.workload import WorkloadConfig
 from kernels.methods import DraftSampling, OwnMethod, SiblingDraws, VerificationMethod
 from kernels.verification import Verification
 
-UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION)}
+UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION, SERVER)}
 """The sections of a cell whose value is one of several dataclasses."""
 
 
@@ -55,7 +55,7 @@ class CellConfig:
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
-    server: ServerConfig = field(default_factory=ServerConfig)
+    server: ServerConfig = field(default_factory=lambda: server_of(Engine.plain))
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
     seed: int = 0
     """Everything random is drawn from it: order of the prompts, drafts, verification."""
@@ -71,6 +71,8 @@ class CellConfig:
         named: dict[str, object] = {"backend.kind": self.backend.kind, "drafter.kind": self.drafter.kind}
         if not self.is_baseline:
             named["verification.method"] = self.verification.method.value
+        if self.is_served:
+            named["server.engine"] = self.server.engine
         if self.constraint.policy is not None:
             named["constraint.parser"] = self.constraint.parser
         return {key: ImportPath(name) for key, name in named.items() if isinstance(name, str) and is_import_path(name)}

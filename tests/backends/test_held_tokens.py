@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from harness.backends.server.adapters.llama_cpp import CompletionReply
+from harness.backends.server.adapters.llama_cpp_run import CompletionReply
 from harness.backends.server.held_tokens import byte_vocabulary, ids_of_chunks
 from harness.models.gguf import gguf_tokenizer
 from tests.support.gguf_files import SPECIAL, TOKENS, write_gguf

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import demo_server
 from harness.analysis.results import read_results
-from harness.backends.server.adapters.llama_cpp import CompletionReply, LlamaCppAdapter
+from harness.backends.server.adapters.llama_cpp_run import CompletionReply, LlamaCppAdapter
 from harness.backends.server.counters import Counters
 from harness.backends.server.draft_evidence import told_of_drafts
 from harness.backends.server.held_tokens import byte_vocabulary

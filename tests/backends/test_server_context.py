@@ -9,7 +9,7 @@ from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.reply import Reply
 from harness.backends.server.server import ServerBackend
 from harness.config.drafter import drafter_of
-from harness.config.server import Engine, ServerConfig
+from harness.config.server import Engine, server_of
 from harness.config.usage import unused_settings
 from harness.config.view import SettingsView
 from harness.config.workload import TooLong
@@ -26,7 +26,7 @@ def started(num_turns=1, **backend):
     cell = replace(cell_on(ScriptedServer("llama_cpp", 0, port=1), num_requests=4), drafter=drafter_of("none"))
     cell = replace(
         cell,
-        server=ServerConfig(Engine.llama_cpp, command="llama-server -c {context} --parallel {max_concurrency}"),
+        server=server_of(Engine.llama_cpp, command="llama-server -c {context} --parallel {max_concurrency}"),
         workload=replace(cell.workload, num_turns=num_turns, too_long=TooLong.error),
         backend=replace(cell.backend, max_concurrency=3, **backend),
     )

@@ -10,7 +10,7 @@ from harness.backends.server.draft_evidence import NUM_MISSING
 from harness.backends.server.server import ServerBackend
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.server import Engine
+from harness.config.server import Engine, server_of
 from harness.records.counts import Knowledge
 from harness.report.warnings import warnings
 from kernels.methods import VerificationMethod
@@ -144,7 +144,9 @@ def test_a_baseline_whose_server_drafts_is_refused(tmp_path, format_, is_plain):
     with ScriptedServer(format_, DEPTH) as server:
         cell = replace(cell_on(server), drafter=drafter_of("none"))
         engine = Engine.plain if is_plain else cell.server.engine
-        (record,), frame = run_on(tmp_path, replace(cell, server=replace(cell.server, engine=engine)))
+        (record,), frame = run_on(
+            tmp_path, replace(cell, server=server_of(engine, url=cell.server.url, stall_timeout_s=60.0))
+        )
     assert not record.requests and [item.error for item in record.failures] == ["RefusedArm"]
     assert "a baseline without drafts" in record.failures[0].message and DRAFTED[format_] in record.failures[0].message
     assert frame["speedup"].isna().all()

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from experiments.run import main
-from harness.backends.server.adapters.table import ADAPTERS
-from harness.backends.server.adapters.vllm import VllmAdapter
+from harness.backends.server.adapters.vllm_run import VllmAdapter
 from harness.backends.server.counters import Counters
 from harness.backends.server.reply import Reply
 from harness.backends.server.rounds import Steps, rounds_of
 from harness.config.cell import InvalidCombinationError
 from harness.config.cli.ending import FAILED, SUCCESS
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.server import ENGINES, Engine
+from harness.config.server import Engine
 from harness.records.counts import DraftCounts
 from harness.records.request import CutReason, FinishReason
 from harness.runner import whole_run
@@ -87,11 +86,11 @@ def test_the_scripted_server_sends_nothing_that_vllm_does_not():
 def test_what_was_not_run_against_its_engine_says_so_everywhere(engine):
     """Would catch a label that stays in one place when an adapter is run, or that is missing where users look."""
     places = {
-        "code": str(sys.modules[ADAPTERS[engine].__module__].__doc__),
+        "code": str(sys.modules[engine.settings.__module__].__doc__),
         "settings": (Path(__file__).parents[2] / "conf" / "server" / f"{engine.value}.yaml").read_text(),
     }
     is_said = {place: "was not run against" in text or "not run against it" in text for place, text in places.items()}
-    assert is_said == dict.fromkeys(places, not ENGINES[engine].was_run)
+    assert is_said == dict.fromkeys(places, not engine.settings.traits.was_run)
 
 
 @pytest.mark.parametrize("engine", Engine, ids=lambda engine: engine.value)
@@ -105,7 +104,9 @@ def test_what_was_not_run_against_its_engine_says_so_before_it_runs(engine, monk
         assert main([*arguments, f"output.folder={tmp_path / 'run'}"]) == FAILED
     shown = {"list": listed, "console": capsys.readouterr().err}
     text = f"the adapter of server={engine.value} is written from the engine's source"
-    assert {place: text in told for place, told in shown.items()} == dict.fromkeys(shown, not ENGINES[engine].was_run)
+    assert {place: text in told for place, told in shown.items()} == dict.fromkeys(
+        shown, not engine.settings.traits.was_run
+    )
 
 
 def test_llama_cpp_is_told_which_drafter_to_use():
@@ -113,7 +114,7 @@ def test_llama_cpp_is_told_which_drafter_to_use():
 
     def speculation(**settings):
         cell = replace(cell_on(ScriptedServer("llama_cpp", DEPTH, port=1)), drafter=drafter_of(**settings))
-        return " ".join(ADAPTERS[Engine.llama_cpp](cell, "draft.gguf").speculation())
+        return " ".join(cell.server.adapter(cell, "draft.gguf").speculation())
 
     assert speculation(kind=DrafterKind.none) == ""
     of_model = (

@@ -14,7 +14,7 @@ from harness.backends.server import process
 from harness.backends.server.process import Launch, Servers, launch_of
 from harness.backends.server.vllm_cpu.start import MENDED
 from harness.config.drafter import drafter_of
-from harness.config.server import Engine, ServerConfig
+from harness.config.server import Engine, server_of
 from harness.runner.plan.run_plan import with_baselines
 from kernels.methods import VerificationMethod
 from kernels.verification import Verification
@@ -26,7 +26,7 @@ COMMAND = "{python} -m tests.support.scripted_server --port {port}"
 
 def started(tmp_path, options="", num_requests=6, **settings):
     """A cell that starts a scripted server."""
-    server = ServerConfig(
+    server = server_of(
         Engine.vllm,
         command=f"{COMMAND} {options} {{speculation}} {{details}}",
         environment=sys.prefix,

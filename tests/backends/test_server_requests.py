@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 import shutil
 import socket
 from contextlib import ExitStack
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.client import Client, connected
 from harness.backends.server.process import Servers
 from harness.backends.server.reply import NoConnection, Reply, RequestRefused
@@ -18,9 +18,10 @@ from harness.backends.server.server import ServerBackend
 from harness.backends.server.weights import weights_of
 from harness.config.drafter import drafter_of
 from harness.config.models import TargetConfig
-from harness.config.server import Engine, ServerConfig
+from harness.config.server import Engine, server_of
 from harness.models.zoo import zoo_path
 from harness.records.request import FinishReason
+from harness.runner.plan.compose import compose_plan
 from harness.workload.chat import thinking_arguments
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of
@@ -83,7 +84,7 @@ def test_no_server_that_is_started_takes_prompts_from_a_cache(engine):
     """Would catch an engine whose own default reuses prompts across requests, and so across arms."""
     cell = cell_on(ScriptedServer({Engine.vllm: "vllm_0.33"}.get(engine, engine.value), port=1))
     for arm in (cell, replace(cell, drafter=drafter_of("none"))):
-        adapter = ADAPTERS[engine](arm, "")
+        adapter = arm.server.adapter(arm, "")
         command = (CONF / f"{engine.value}.yaml").read_text()
         assert any(option in command + adapter.config_file() for option in WITHOUT_CACHE)
 
@@ -99,7 +100,7 @@ def test_no_server_that_is_started_takes_prompts_from_a_cache(engine):
 )
 def test_a_secret_is_refused_and_not_shown(given):
     with pytest.raises(ValueError, match=r"server\.") as found:
-        ServerConfig(Engine.vllm, **given)
+        server_of(Engine.vllm, **given)
     assert "hunter2" not in str(found.value)
 
 
@@ -220,3 +221,15 @@ def test_weights_in_any_format_are_told_apart(tmp_path):
             (folder / name).write_bytes(content)
             seen |= {weights_of(path) for path in paths}
         assert len(seen) == 4 and not any(str(folder) in item for item in seen)
+
+
+def test_an_engine_of_the_users_own_is_an_option_like_another(tmp_path):
+    """Would catch a server whose own settings a record does not hold, or that another process knows by no name."""
+    name = "tests.support.own_engines:Mine"
+    with ScriptedServer("plain", 0) as server:
+        given = ["backend=server", f"server={name}", f"server.url={server.url}", "server.flavour=sour", "drafter=none"]
+        (cell,) = compose_plan([*given, "workload.num_prompts=1", "workload.num_turns=1"]).cells
+        (record,), _ = run_on(tmp_path, cell)
+    assert record.requests and record.config["server"]["engine"] == name
+    assert record.config["server"]["flavour"] == "sour" and name in record.provenance["imported"]
+    assert pickle.loads(pickle.dumps(cell)) == cell

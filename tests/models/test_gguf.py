@@ -5,12 +5,10 @@ import re
 import pytest
 
 from experiments.run import main
-from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.process import Servers
 from harness.backends.server.prompts import ServedPrompts
 from harness.backends.server.server import ServerBackend
 from harness.config.cli.ending import WRONG_SETTINGS
-from harness.config.server import Engine
 from harness.models.checkpoint import CheckpointError
 from harness.models.gguf import gguf_in, gguf_tokenizer, read_header
 from harness.runner.plan.compose import compose_plan
@@ -74,7 +72,7 @@ def test_a_file_is_a_target_and_a_drafter(tmp_path):
     drafter = write_gguf(folder / "small.gguf")
     (folder / "model.safetensors").write_bytes(b"of this engine")
     cell = cell_of(f"target.path={target}", "drafter=draft_model", f"drafter.path={folder}")
-    adapter = ADAPTERS[Engine.llama_cpp](cell, str(folder))
+    adapter = cell.server.adapter(cell, str(folder))
     assert adapter.served_target(str(target), tmp_path) == str(target) and str(drafter) in adapter.speculation()
     assert ServedPrompts(cell).tokenizer.eos_token == SPECIAL[0]
     before = ServerBackend(cell, Servers()).weights()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.config.sections import DecodingConfig
-from harness.config.server import Engine, ServerConfig
+from harness.config.server import Engine, server_of
 from harness.models.zoo import zoo_path
 from harness.records.counts import Knowledge
 from tests.support.scripted_server import ScriptedServer
@@ -24,7 +24,7 @@ def test_a_real_server_streams_what_is_recorded(tmp_path):
     """Would catch a client that only understands our own scripted server."""
     (tmp_path / "hub").mkdir()
     program = shlex.quote(str(Path(sys.executable).with_name("transformers")))
-    server = ServerConfig(
+    server = server_of(
         Engine.plain,
         command=f"env HF_HOME={tmp_path} HF_HUB_OFFLINE=1 {program} serve {{target}} --device cpu --port {{port}}",
         model=str(zoo_path("target")),

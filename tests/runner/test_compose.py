@@ -70,7 +70,7 @@ def test_every_option_of_every_group_composes(group, option):
     drafter = [item for item in drafter if not any(other.startswith("drafter=") for other in needed)]
     plan = compose_plan([f"{group}={option}", *needed, *drafter])
     chosen = plan if group == "launcher" else plan.cells[-1]
-    if group in RUN_UNIONS:
+    if group in RUN_UNIONS and option in RUN_UNIONS[group].names:
         assert RUN_UNIONS[group].parts(getattr(chosen, group))[0] == option
 
 

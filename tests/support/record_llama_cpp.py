@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 from experiments.demo_server import LLAMA_CPP
-from harness.backends.server.adapters.llama_cpp import LlamaCppAdapter
+from harness.backends.server.adapters.llama_cpp_run import LlamaCppAdapter
 from harness.backends.server.get import get, get_json
 from harness.backends.server.launch_of_cell import launch_of_cell
 from harness.backends.server.llama_cpp.environment import folders

@@ -6,7 +6,7 @@ from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
-from harness.config.server import Engine, ServerConfig
+from harness.config.server import Engine, server_of
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import RunPlan
 from harness.runner.run_cells import run_cells
@@ -38,7 +38,7 @@ def cell_on(server, num_requests=6, concurrency=256, **settings):
         verification=Verification(VerificationMethod.probabilistic if temperature else VerificationMethod.greedy),
         workload=WorkloadConfig(num_prompts=min(8, num_requests), num_requests=num_requests, num_turns=1),
         backend=BackendConfig(kind="server", max_concurrency=concurrency),
-        server=ServerConfig(engine, url=server.url, stall_timeout_s=settings.pop("stall_timeout_s", 60.0)),
+        server=server_of(engine, url=server.url, stall_timeout_s=settings.pop("stall_timeout_s", 60.0)),
         measurement=MeasurementConfig(
             num_warmup_requests=0, num_blocks=settings.pop("num_blocks", 2), num_resamples=200
         ),

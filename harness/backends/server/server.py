@@ -11,7 +11,6 @@ import numpy as np
 from harness.backends.backend import BackendRun, Facts, Keep, OnRequest, OnRound, RefusedArm
 from harness.backends.server import notes
 from harness.backends.server.adapter import Adapter, Evidence
-from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.answer_records import Recorded, recorded
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.draft_evidence import (
@@ -34,7 +33,6 @@ from harness.backends.server.random_models import served_drafter
 from harness.backends.server.rounds import places_are_told
 from harness.backends.server.weights import models_of
 from harness.config.cell import CellConfig
-from harness.config.server import what_was_run
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.provenance import NO_VERSION
 from harness.records.request import RequestRecord
@@ -55,7 +53,7 @@ class ServerBackend:
         self.cell = cell
         self.servers = shared
         self.drafter = "" if cell.is_baseline else served_drafter(cell)
-        self.adapter: Adapter = ADAPTERS[cell.server.engine](cell, self.drafter)
+        self.adapter: Adapter = cell.server.adapter(cell, self.drafter)
         self.prompts = ServedPrompts(cell)
         self._knowledge = Knowledge.rounds
         self._notes: dict[str, None] = {}
@@ -130,7 +128,7 @@ class ServerBackend:
         found |= {notes.WAITED: None} if self.cell.server.num_waiting else {}
         if not self.cell.server.traits.takes_all_sampling:
             found[notes.SERVER_SAMPLES] = None
-        found[what_was_run(self.cell.server.engine)] = None
+        found[self.cell.server.what_was_run] = None
         if not self.cell.is_baseline:
             of_drafts = (*self.adapter.notes.get(self._knowledge, ()), *self.adapter.doubts(self._evidence))
             found |= dict.fromkeys(of_drafts)

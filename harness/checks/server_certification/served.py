@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from harness.backends.server.adapter import Adapter
-from harness.backends.server.adapters.table import ADAPTERS
 from harness.backends.server.client import Client, connected
 from harness.backends.server.counters import Counters, CountersReset, read_counters, settled_counters
 from harness.backends.server.get import NoAnswer, get_json, listed_models
@@ -18,7 +17,7 @@ from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig, DecodingConfig
-from harness.config.server import ServerConfig
+from harness.config.server import server_of
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts
 
@@ -30,7 +29,7 @@ class Served:
 
     def __init__(self, url: str, config: CertifyServerConfig) -> None:
         """Raises ValueError if no server answers there, or it does not have the model."""
-        server = ServerConfig(config.engine, url, stall_timeout_s=STALL_TIMEOUT_S)
+        server = server_of(config.engine, url=url, stall_timeout_s=STALL_TIMEOUT_S)
         cell = CellConfig(
             drafter=drafter_of(DrafterKind.none),
             decoding=DecodingConfig(ignore_eos=True),
@@ -38,7 +37,7 @@ class Served:
             server=server,
         )
         self.url = str(server.url)
-        self._adapter: Adapter = ADAPTERS[config.engine](cell, "")
+        self._adapter: Adapter = server.adapter(cell, "")
         self._sends_seeds = config.seeds
         self.model = self._listed(config.model)
         self.version: str | None = None

@@ -21,7 +21,6 @@ from harness.config.identity import determinants, key_without, plain_values
 from harness.config.launcher import LAUNCHER, LauncherConfig, launcher_of
 from harness.config.models import Weights
 from harness.config.schema import SettingsError
-from harness.config.server import ENGINES, what_was_run
 from harness.config.tracker import Tracker
 from harness.config.usage import normal_form
 from harness.records.files import identity
@@ -90,8 +89,8 @@ class RunPlan:
     @property
     def told_at_start(self) -> tuple[str, ...]:
         """What a user should know before the cells run: the warnings, and adapters that never met their engine."""
-        engines = dict.fromkeys(cell.server.engine for cell in self.cells if cell.is_served)
-        return *self.warnings, *(what_was_run(engine) for engine in engines if not ENGINES[engine].was_run)
+        servers = {cell.server.engine: cell.server for cell in self.cells if cell.is_served}
+        return *self.warnings, *(item.what_was_run for item in servers.values() if not item.traits.was_run)
 
     @property
     def command_to_go_on(self) -> str:

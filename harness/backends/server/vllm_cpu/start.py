@@ -13,7 +13,7 @@ from typing import Any
 
 MEND = "REJECTION_LAB_MEND"
 MENDED = "rejection-lab: expand_kernel mended as in vLLM pull request 55006"
-"""What the log says; `harness.backends.server.adapters.vllm` looks for it."""
+"""What the log says; `harness.backends.server.adapters.vllm_run` looks for it."""
 
 
 def expand(
