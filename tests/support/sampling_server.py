@@ -88,6 +88,7 @@ class SamplingServer(ScriptedServer):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.counts["drafts"] += len(accepted)
+        self.counts["drafted"] += self.depth * len(accepted)
         self.counts["accepted"] += sum(accepted)
         for place in range(self.depth):
             self.counts["accepted", place] += sum(number > place for number in accepted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from harness.checks.certification.certify import Certification
 from harness.checks.certification.evaluate import (
@@ -32,61 +32,40 @@ TV_ESTIMATE = (
 )
 
 
-class Tested(Protocol):
-    """A case that was tested, of a core or a server."""
-
-    @property
-    def verdict(self) -> CaseVerdict: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def fit(self) -> Fit | None: ...
-
-    @property
-    def confirmation(self) -> Fit | None: ...
+FIT_COLUMNS: tuple[ColumnOf[Fit], ...] = (
+    ("df", lambda fit: count(fit.df)),
+    ("statistic", lambda fit: Number(fit.statistic, decimals=1)),
+    ("p-value", lambda fit: Number(fit.p_value, shown=p_text(fit.p_value))),
+    ("TV estimate [99.9 %]", lambda fit: Number(fit.variation, fit.variation_low, fit.variation_high, decimals=4)),
+)
+"""What a law that was found has, of a core or a server."""
 
 
-def of_fit(entry: Callable[[Fit], Entry]) -> Callable[[Tested], Entry | None]:
-    """What a column shows of the law that was found, if one was."""
+def verdict_text(verdict: CaseVerdict, reason: str) -> str:
+    """A verdict, and why."""
+    return verdict.value + (f": {reason}" if reason else "")
+
+
+def _if_simulated(entry: Callable[[Outcome, Fit], Entry]) -> Callable[[Outcome], Entry | None]:
+    return lambda case: None if case.fit is None else entry(case, case.fit)
+
+
+def _of_fit(entry: Callable[[Fit], Entry | None]) -> Callable[[Outcome], Entry | None]:
     return lambda case: None if case.fit is None else entry(case.fit)
 
 
-def verdict_text(case: Tested) -> str:
-    """The verdict, and why."""
-    return case.verdict.value + (f": {case.reason}" if case.reason else "")
-
-
-NUM_SAMPLES = of_fit(lambda fit: count(fit.num_samples))
-FIT_COLUMNS: tuple[ColumnOf[Tested], ...] = (
-    ("df", of_fit(lambda fit: count(fit.df))),
-    ("statistic", of_fit(lambda fit: Number(fit.statistic, decimals=1))),
-    ("p-value", of_fit(lambda fit: Number(fit.p_value, shown=p_text(fit.p_value)))),
-    (
-        "TV estimate [99.9 %]",
-        of_fit(lambda fit: Number(fit.variation, fit.variation_low, fit.variation_high, decimals=4)),
-    ),
-)
-
-
-def _if_simulated(entry: Callable[[Outcome], Entry]) -> Callable[[Outcome], Entry | None]:
-    return lambda case: None if case.fit is None else entry(case)
-
-
-def _detectable(case: Outcome) -> Number:
-    is_tiny = case.fit is not None and case.fit.df == 0
-    return Number(case.detectable, style=SCIENTIFIC) if is_tiny else Number(case.detectable, decimals=4)
+def _detectable(case: Outcome, fit: Fit) -> Number:
+    return Number(case.detectable, style=SCIENTIFIC) if fit.df == 0 else Number(case.detectable, decimals=4)
 
 
 COLUMNS: tuple[ColumnOf[Outcome], ...] = (
     ("cell", lambda case: case.name),
-    ("samples", NUM_SAMPLES),
-    ("accepted %", _if_simulated(lambda case: Number(case.acceptance_rate, style="percent", decimals=0))),
-    *FIT_COLUMNS,
+    ("samples", _of_fit(lambda fit: count(fit.num_samples))),
+    ("accepted %", _if_simulated(lambda case, _: Number(case.acceptance_rate, style="percent", decimals=0))),
+    *((name, _of_fit(entry)) for name, entry in FIT_COLUMNS),
     (f"TV detectable (power {POWER:g})", _if_simulated(_detectable)),
-    (f"power at TV {VARIATION:g}", _if_simulated(lambda case: Number(case.power, shown=power_text(case.power)))),
-    ("verdict", verdict_text),
+    (f"power at TV {VARIATION:g}", _if_simulated(lambda case, _: Number(case.power, shown=power_text(case.power)))),
+    ("verdict", lambda case: verdict_text(case.verdict, case.reason)),
 )
 
 
@@ -211,31 +190,42 @@ def document(result: Certification) -> Document:
     )
 
 
-def to_json(result: Certification) -> dict[str, Any]:
-    """Every number, with where it comes from."""
-    return {
-        "green": result.is_green,
+def write(result: Certification, folder: Path) -> Path:
+    """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
+    found = {
         "headline": headline(result),
-        "family_wise_false_alarm": FALSE_ALARM,
-        "level": result.level,
+        "wall_s": result.wall_s,
         "size": result.size,
         "device": result.device,
         "subject": {"path": result.config.subject, "name": result.subject, "remark": result.remark},
-        "config": result.config,
         "num_workers": result.num_workers,
-        "wall_s": result.wall_s,
         "outcomes": [case_json(outcome) | {"is_control": outcome.is_control} for outcome in result.outcomes],
-        "provenance": provenance(),
     }
+    return write_certification(result, document(result), found, folder)
 
 
-def case_json(case: Tested) -> dict[str, Any]:
+def case_json(case: Any) -> dict[str, Any]:
     """A case and the law that was found, and that of its confirmation if there is one."""
     values = {name: value for name, value in vars(case).items() if name not in ("fit", "confirmation")}
     found = {} if case.fit is None else case.fit._asdict()
     return values | found | ({} if case.confirmation is None else {"confirmation": case.confirmation._asdict()})
 
 
-def write(result: Certification, folder: Path) -> Path:
-    """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
-    return write_report(document(result), folder, Path(MARKDOWN).stem, {JSON: json_text(to_json(result))})[0]
+def write_certification(result: Any, document: Document, found: dict[str, Any], folder: Path) -> Path:
+    """Write the report of a core or a server; returns the path of report.md.
+
+    Args:
+        result: the certification.
+        document: for people.
+        found: what certification.json has beside what both have.
+        folder: that is written to.
+    """
+    content = {
+        "green": result.is_green,
+        "family_wise_false_alarm": FALSE_ALARM,
+        "level": result.level,
+        "config": result.config,
+        **found,
+        "provenance": provenance(),
+    }
+    return write_report(document, folder, Path(MARKDOWN).stem, {JSON: json_text(content)})[0]

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from harness.checks.certification.evaluate import FALSE_ALARM, POWER, RESERVE, CaseVerdict
-from harness.checks.certification.report import (
-    FIT_COLUMNS,
-    JSON,
-    MARKDOWN,
-    NUM_SAMPLES,
-    TV_ESTIMATE,
-    case_json,
-    verdict_text,
-)
+from harness.checks.certification.goodness_of_fit import Fit
+from harness.checks.certification.report import FIT_COLUMNS, TV_ESTIMATE, case_json, verdict_text, write_certification
 from harness.checks.server_certification.certify_server import TIMES_ROUNDING, ServedCase, ServerCertification
 from harness.records.provenance import provenance
-from harness.report.document import Document, Section, write_report
-from harness.report.files import json_text
-from harness.report.number_format import SCIENTIFIC, Number
-from harness.report.table import ColumnOf, row_of, table_of
+from harness.report.document import Document, Section
+from harness.report.number_format import SCIENTIFIC, Number, count
+from harness.report.table import ColumnOf, Entry, row_of, table_of
+
+
+def _of_fit(entry: Callable[[Fit], Entry | None]) -> Callable[[ServedCase], Entry | None]:
+    return lambda case: entry(case.fit)
+
 
 COLUMNS: tuple[ColumnOf[ServedCase], ...] = (
     ("case", lambda case: case.name),
-    ("requests", NUM_SAMPLES),
-    *FIT_COLUMNS,
+    ("requests", lambda case: count(case.fit.num_samples)),
+    *((name, _of_fit(entry)) for name, entry in FIT_COLUMNS),
     (f"TV detectable (power {POWER:g})", lambda case: Number(case.detectable, decimals=4)),
     ("TV of rounding", lambda case: Number(case.rounding_variation, style=SCIENTIFIC)),
-    ("verdict", verdict_text),
+    ("verdict", lambda case: verdict_text(case.verdict, case.reason)),
 )
 
 
@@ -102,27 +99,18 @@ def document(result: ServerCertification) -> Document:
     )
 
 
-def to_json(result: ServerCertification) -> dict[str, Any]:
-    """Every number, with where it comes from."""
-    return {
-        "green": result.is_green,
+def write(result: ServerCertification, folder: Path) -> Path:
+    """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
+    found = {
         "headline": headline(result),
-        "family_wise_false_alarm": FALSE_ALARM,
-        "level": result.level,
+        "wall_s": result.draws.wall_s,
         "server": {"url": result.url, "model": result.model, "version": result.version},
         "target": result.target,
         "assumptions": result.assumptions,
-        "config": result.config,
         "prompts": result.prompts,
         "drafts": result.drafts,
         "num_failures": len(result.draws.failures),
         "num_retried": result.draws.num_retried,
-        "wall_s": result.draws.wall_s,
         "outcomes": [case_json(case) for case in result.cases],
-        "provenance": provenance(),
     }
-
-
-def write(result: ServerCertification, folder: Path) -> Path:
-    """Write certification.json, and report as .md, .html and .tex; returns the path of report.md."""
-    return write_report(document(result), folder, Path(MARKDOWN).stem, {JSON: json_text(to_json(result))})[0]
+    return write_certification(result, document(result), found, folder)
