@@ -138,7 +138,7 @@ def _general_account(
             f"{folder / CONFIG}: expected a model_type that the installed transformers has a causal language model of, "
             f"found {shown(fields.get('model_type'))}, which does not run here{_code_may_help(fields, runs_code)}"
         )
-    account = Account(folder, accepted, fields, general_layout(fields["model_type"]), by_transformers=True)
+    account = Account(folder, accepted, fields, general_layout(fields), by_transformers=True)
     account.assume(what_it_means(architecture))
     if has_tensors:
         account.look_at_files(lambda found: Tensors((), frozenset()))

@@ -17,6 +17,7 @@ from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.checkpoint import CheckpointError, named, stored_tensors
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
+from harness.models.shape import told_of_shape
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 
 _READ_LAYERS = DRAFTER.members_with("aux_layers")
@@ -90,8 +91,10 @@ def assumed_of_target(target: TargetConfig) -> tuple[str, ...]:
         CheckpointError: a field or tensor is not accounted for.
     """
     described = described_target(target)
-    if described is None or target.shape is not None:
+    if described is None:
         return ()
+    if target.shape is not None:
+        return told_of_shape(described.fields, target.layers)
     if target.trust_remote_code and "auto_map" in described.fields:
         # its own code may take other fields
         return ()

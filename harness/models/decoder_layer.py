@@ -159,13 +159,14 @@ def layer_config(data: dict[str, Any], source: object, *, is_stack: bool = False
 
 def resized(config: PreTrainedConfig, num_rows: int) -> PreTrainedConfig:
     """A configuration whose vocabulary has so many rows."""
-    if config.vocab_size == num_rows:
+    if config.get_text_config(decoder=True).vocab_size == num_rows:
         return config
     changed = copy.deepcopy(config)
-    changed.vocab_size = num_rows
-    padding = getattr(changed, "pad_token_id", None)
+    text = changed.get_text_config(decoder=True)
+    text.vocab_size = num_rows
+    padding = getattr(text, "pad_token_id", None)
     # an embedding takes no padding token beyond its rows
-    changed.pad_token_id = padding if padding is not None and padding < num_rows else None
+    text.pad_token_id = padding if padding is not None and padding < num_rows else None
     return changed
 
 

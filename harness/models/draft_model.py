@@ -38,8 +38,8 @@ def load_draft_model(folder: Path, target: TargetModel, *, accepted: Accepted = 
 def random_draft_model(given: Architecture, name: str, target: TargetModel) -> TargetModel:
     """A draft model of given sizes with random weights; its tokens are the target's. Raises ValueError as
     `random_target` does, and for another vocabulary."""
-    assumed = check_vocabulary(given.config.vocab_size, None, target, given.source)
-    fitting = given._replace(config=resized(given.config, min(given.config.vocab_size, target.vocab_size)))
+    assumed = check_vocabulary(given.vocab_size, None, target, given.source)
+    fitting = given._replace(config=resized(given.config, min(given.vocab_size, target.vocab_size)))
     model = random_model(
         fitting,
         "drafter",
@@ -50,7 +50,7 @@ def random_draft_model(given: Architecture, name: str, target: TargetModel) -> T
         given.fields,
         tokenizer_stands_in=target.tokenizer_stands_in,
     )
-    return _for_target(model, given.config.vocab_size, target, assumed)
+    return _for_target(model, given.vocab_size, target, assumed)
 
 
 def _for_target(model: TargetModel, num_rows: int, target: TargetModel, assumed: tuple[str, ...]) -> TargetModel:

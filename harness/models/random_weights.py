@@ -72,7 +72,7 @@ class RandomWeights:
         elif is_bias(name):
             place.zero_()
         else:
-            generator = torch.Generator(place.device).manual_seed(_seed_of(self._seed, name))
+            generator = torch.Generator(place.device).manual_seed(seed_of(self._seed, name))
             place.normal_(0, deviation(name, place.shape, self._num_layers, self._tied), generator=generator)
 
 
@@ -116,6 +116,6 @@ def made_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _seed_of(*parts: str) -> int:
+def seed_of(*parts: str) -> int:
     """63 bits that depend on every part."""
     return int.from_bytes(hashlib.sha256("\n".join(parts).encode()).digest()[:8], "big") >> 1

@@ -6,8 +6,12 @@ Paths and JSON only; which of them this version can run is known where a model i
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from harness.config.models import Layers
+from harness.models.model_types import takes_general_path
 
 SHAPES = Path(__file__).parent / "shapes"
 """One JSON file for each shape: `source`, and `config` as in a config.json."""
@@ -26,6 +30,16 @@ class Shape(NamedTuple):
 def shape_names() -> tuple[str, ...]:
     """The names of all shapes, sorted."""
     return tuple(sorted(path.stem for path in SHAPES.glob("*.json")))
+
+
+def told_of_shape(fields: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
+    """What a reader must know of a model of a shape: whose code computes its layers, where it is not ours."""
+    if not takes_general_path(fields["model_type"], layers):
+        return ()
+    # it imports the tables of transformers
+    from harness.models.general.known_types import architecture_of, what_it_means
+
+    return (what_it_means(str(architecture_of(fields["model_type"]))),)
 
 
 def read_shape(name: str) -> Shape:

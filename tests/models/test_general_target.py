@@ -22,8 +22,10 @@ from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.draft_model import load_draft_model
+from harness.models.general.probe import check_over_slots
 from harness.models.general.states import READ_AT_ONCE
 from harness.models.general.target import GeneralTarget
+from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
 from harness.models.zoo import ZOO
@@ -229,6 +231,24 @@ def test_files_that_transformers_would_take_silently_are_refused(tmp_path, chang
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(CheckpointError, match=message):
         load_target(tmp_path, tokenizer=NO_TOKENIZER, device="meta")
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "gemma3_text", "qwen3_next", "gpt_oss"])
+def test_random_weights_of_a_configuration_are_the_same_at_every_call_and_neither_vanish_nor_explode(
+    model_type, tmp_path
+):
+    config = tiny_config(model_type)
+    config.vocab_size = 6144
+    config.save_pretrained(tmp_path)
+    first, second = (random_target(tmp_path, dtype=torch.float32) for _ in range(2))
+    assert isinstance(first, GeneralTarget) and first.random_fingerprint == second.random_fingerprint
+    weights = first.causal_lm.state_dict()
+    assert all(torch.equal(weights[name], other) for name, other in second.causal_lm.state_dict().items())
+    check_over_slots(first)
+    ids = torch.arange(3, 15)[None]
+    deviation = float(first.network.plain_logits(ids).std())
+    assert 0.3 < deviation < 10
+    assert random_target(tmp_path, device="meta").new_cache(2, 8).num_bytes > 0
 
 
 def test_a_draft_model_with_more_token_ids_proposes_those_of_its_target_alone(tmp_path):

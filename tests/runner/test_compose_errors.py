@@ -90,7 +90,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("workload=jsonl", "workload.path: expected a JSON Lines file (workload.path=FILE), found nothing"),
         ("workload.path=not_there.jsonl", "workload.path: expected a JSON Lines file, found none at 'not_there.jsonl'"),
         ("target.path=./not/there drafter=eagle workload.path=not_there.jsonl", "target.path: expected a folder or"),
-        ("target.shape=llama3_7 target.weights=random drafter=eagle,mtp", "target.shape: expected one of glm47_flash"),
+        ("target.shape=llama3_7 target.weights=random drafter=eagle,mtp", "target.shape: expected one of deepseek_v3"),
         (
             "target.path=./not/there",
             "target.path: expected a folder or a Hugging Face id (owner/name), found no folder",
@@ -119,7 +119,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("workload.subset=main", "workload.subset: expected a setting"),
         ("workload.layout=gsm8k", "used only with workload.path"),
         ("workload.prompt_tokens=128", "workload.prompt_tokens: expected workload.num_turns=1 beside it"),
-        ("target.shape=llama3_7b target.weights=random", "glm47_flash, llama32_1b, llama3_70b, llama3_8b, qwen3_06b, "),
+        ("target.shape=llama3_7b target.weights=random", "llama32_1b, llama3_70b, llama3_8b, mistral_7b, "),
         ("target.shape=qwen3_8 target.weights=random", "found qwen3_8 (did you mean qwen3_8b?)"),
         ("target.shape=llama3_8b", "expected target.weights=random beside it: a shape has no weights"),
         ("target.weights=randm", "target.weights: expected one of checkpoint, random, found randm (did you mean"),

@@ -33,10 +33,11 @@ def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | Non
         "name": config.name,
         "in_fp8": in_fp8,
         "accepted": Accepted("target", tuple(config.accept_unknown)),
+        "layers": config.layers,
     }
     if config.weights is Weights.random:
         return random_target(config.path, shape=config.shape, **given)
-    return load_target(config.path, layers=config.layers, **given)
+    return load_target(config.path, **given)
 
 
 class Fusion(Enum):

@@ -6,12 +6,15 @@ used. Imported only for models of that path: the tables of transformers take sec
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from harness.models.checkpoint import configured_by
-from harness.models.known_fields import OF_ANY_FILE, OF_EXPERTS, SCALES_AND_CAPS, Layout, ignored, only, used
+from harness.models.known_fields import LAYER, OF_ANY_FILE, OF_EXPERTS, Layout, ignored, only, used
 
 _READ_BESIDE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq")
 """Fields that configuration classes read into attributes of other names."""
@@ -45,18 +48,28 @@ def _with_floats(value: Any) -> Any:
     return [_with_floats(item) for item in value] if isinstance(value, list) else value
 
 
-def general_layout(model_type: str) -> Layout:
-    """The fields of the config.json of a type that transformers has a causal language model of."""
-    kind = general_config_class(model_type)
+def general_layout(fields: Mapping[str, Any]) -> Layout:
+    """The table of the fields of a config.json whose type transformers has a causal language model of.
+
+    A field counts as used where the type's configuration class has it, or its code names it: classes keep others too.
+    """
+    kind = general_config_class(fields["model_type"])
     # what an instance has follows from fields, and is written beside them
-    with quietly(), configured_by(f"model_type {model_type}"):
+    with quietly(), configured_by(f"model_type {fields['model_type']}"):
         written = kind().to_dict()
-    names = {*written, *kind.attribute_map, *kind.attribute_map.values(), *_READ_BESIDE}
+    words = _words_of_code(kind)
+    names = {
+        *(name for name in fields if name in words),
+        *written,
+        *kind.attribute_map,
+        *kind.attribute_map.values(),
+        *_READ_BESIDE,
+    }
     return {
         **OF_EXPERTS,
-        **SCALES_AND_CAPS,
-        **only((False,), "biases of layers", "attention_bias", "mlp_bias", "qkv_bias"),
-        **only((False,), "what layers compute", "use_qk_norm", "use_mrope", "use_sliding_window"),
+        **{name: known for name, known in LAYER.items() if known.note},
+        **only((False,), "biases of layers", "attention_bias", "mlp_bias"),
+        **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
         **used(*names),
         **OF_ANY_FILE,
         **used("model_type", "eos_token_id", "tie_word_embeddings"),
@@ -64,6 +77,13 @@ def general_layout(model_type: str) -> Layout:
         **ignored("tensors tell whether they are a language model's", "architectures"),
         **ignored("of MTP layers, which the general path leaves out", "num_nextn_predict_layers"),
     }
+
+
+def _words_of_code(kind: Any) -> set[str]:
+    """The words in the files of a type's configuration and layers."""
+    files = [Path(inspect.getfile(kind))]
+    files.append(files[0].with_name(files[0].name.replace("configuration_", "modeling_")))
+    return {word for path in files if path.is_file() for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
 
 
 @contextmanager

@@ -42,11 +42,7 @@ def load_general(
         CheckpointError: tensors are missing, misshapen or unknown, or the probe finds a difference.
         ValueError: weights of 8 bits are asked for.
     """
-    if in_fp8:
-        raise ValueError(
-            f"backend.weight_dtype=fp8: expected a target with layers of this project's own, found {given.name}, whose "
-            "layers are transformers' (target.layers); use backend.weight_dtype=auto"
-        )
+    check_fp8(in_fp8, given.name)
     causal_lm, assumed = _read(given, torch.device(device), dtype)
     target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
     target.assumptions = (*given.settled.assumptions, *assumed, *target.assumptions)
@@ -55,6 +51,15 @@ def load_general(
     if target.device.type != "meta":
         check_over_slots(target)
     return target
+
+
+def check_fp8(in_fp8: bool, name: str) -> None:
+    """Raise ValueError where weights of 8 bits are asked for: only layers of our own round them."""
+    if in_fp8:
+        raise ValueError(
+            f"backend.weight_dtype=fp8: expected a target with layers of this project's own, found {name}, whose "
+            "layers are transformers' (target.layers); use backend.weight_dtype=auto"
+        )
 
 
 def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None) -> tuple[Any, Sequence[str]]:
