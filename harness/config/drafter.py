@@ -156,7 +156,7 @@ class NetworkConfig(DrafterConfig):
     weights: Weights = Weights.checkpoint
     """The checkpoint's, or random ones; without a path, of the sizes that the public heads have for such a target."""
     accept_unknown: tuple[str, ...] = ()
-    """The same of the drafter's files: fields and tensors that are left out because you vouch for them."""
+    """Fields and tensors of its files that are left out because you vouch for them, as in target.accept_unknown."""
 
     def __post_init__(self) -> None:
         require(self.path != "", "drafter.path", "a folder, a Hugging Face id or null", "nothing")

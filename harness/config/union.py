@@ -43,6 +43,8 @@ class Union:
     """The same of what a record holds."""
     parts: Callable[[Any], tuple[str, Mapping[str, Any]]]
     """The reverse of `build`."""
+    unused: Callable[[Any, bool], Mapping[str, str]] = lambda value, is_tree: {}
+    """(value, whether drafts are trees) -> the fields that such a cell does not use, and with what they would be."""
 
     @property
     def key(self) -> str:

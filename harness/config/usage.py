@@ -208,9 +208,7 @@ def _of_other_members(key: str, cells: Sequence[CellConfig]) -> str | None:
     with_member = union.with_members(name)
     if not having:
         return with_member
-    if section != "verification":
-        return None
-    unused = [cell.verification.rule.unused(cell.drafts_tree) for cell in having]
+    unused = [union.unused(getattr(cell, section), cell.drafts_tree) for cell in having]
     return None if any(name not in found for found in unused) else f"{with_member} and {unused[0][name]}"
 
 

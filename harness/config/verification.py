@@ -80,6 +80,10 @@ def _of_record(name: str, values: Mapping[str, Any]) -> Verification:
     return found.with_rule(replace(found.rule, **values) if is_import_path(name) else found.rule.of_recorded(values))
 
 
+def _unused(value: Verification, is_tree: bool) -> Mapping[str, str]:
+    return value.rule.unused(is_tree)
+
+
 def _parts(value: Verification) -> tuple[str, Mapping[str, Any]]:
     return value.method.value, value.rule.parameters
 
@@ -96,4 +100,5 @@ VERIFICATION = Union(
     build=_build,
     of_record=_of_record,
     parts=_parts,
+    unused=_unused,
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.config.cli.arguments import shown
 from harness.config.cli.command_line import HelpFormatter
+from harness.config.run import RUN_UNIONS
 from harness.config.schema import CONF, Setting, all_settings, group_options, sections
 
 OVERRIDES = "[experiment=NAME] [group=OPTION ..] [setting=VALUE ..]"
@@ -65,9 +66,19 @@ def _in_order(group: str, names: Sequence[str]) -> list[str]:
 
 
 def _meaning(setting: Setting) -> str:
-    members = f"{', '.join(setting.members)}: " if setting.members else ""
     choices = f" One of {', '.join(setting.choices)}." if setting.choices else ""
-    return f"{members}{setting.doc}{choices}"
+    return f"{_members(setting)}{setting.doc}{choices}"
+
+
+def _members(setting: Setting) -> str:
+    """Which members of a union have a setting; nothing where all have it."""
+    if not setting.members:
+        return ""
+    others = [name for name in RUN_UNIONS[setting.section].names if name not in setting.members]
+    if not others:
+        return ""
+    few = len(others) < len(setting.members)
+    return f"all but {', '.join(others)}: " if few else f"{', '.join(setting.members)}: "
 
 
 def _chosen_options() -> dict[str, str]:

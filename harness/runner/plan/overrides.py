@@ -217,10 +217,10 @@ def _option(group: str, value: Any) -> str:
         return "null"
     name = str(value)
     if name not in options and not (group in RUN_UNIONS and is_import_path(name)):
-        own = [item.key for item in all_settings().values() if ":" in name and item.imports and item.section == group]
-        hint = f" (use {own[0]}={name}?)" if own else did_you_mean(name, options)
         or_own = f", or {FORM}" if group in RUN_UNIONS else ""
-        raise SettingsError(f"{group}={name}: no such option{hint}; choices: {', '.join(options)}{or_own}")
+        raise SettingsError(
+            f"{group}={name}: no such option{did_you_mean(name, options)}; choices: {', '.join(options)}{or_own}"
+        )
     return name
 
 
