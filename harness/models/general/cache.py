@@ -46,7 +46,9 @@ class GeneralCache:
         """rewind: tokens by which a forward may begin before the end of the last one."""
         self.num_slots, self.capacity, self.dtype = num_slots, capacity, dtype
         self.slot_ids = torch.arange(num_slots, device=device)
-        self.layer_stand_ins = [LayerStandIn() for _ in range(num_layers)]
+        self.layer_stand_ins = [LayerStandIn(self, layer) for layer in range(num_layers)]
+        self.in_use: GeneralView | None = None
+        """The view of the forward that runs."""
         self.tensors: dict[Kept, Tensor] = {}
         """[S, H, C, D] each."""
         self.ring = rewind + 2
@@ -82,7 +84,8 @@ class GeneralCache:
                 f"slots hold {self.capacity} positions, found a forward that needs {length}; make the cache with a "
                 "larger capacity or cut the sequence"
             )
-        return GeneralView(self, rows, positions, length, tree)
+        self.in_use = GeneralView(self, rows, positions, length, tree)
+        return self.in_use
 
     def keep(self, states: Tensor, kind: str, layer: int) -> Tensor:
         """[S, H, C, D], where states like these [B, H, T, D] are kept; zeros at first."""

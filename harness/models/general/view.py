@@ -9,6 +9,7 @@ Shapes: B rows of a forward, T tokens of a row, H heads, D width of a head, M no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +32,28 @@ class LayerStandIn:
     is_croppable = True
     is_initialized = True
     supports_early_init = False
+    record_past = True
+    """What `GeneralView.is_recording_past` says, as versions of transformers before it ask."""
+
+    def __init__(self, cache: GeneralCache, layer: int) -> None:
+        self._cache, self._layer = cache, layer
+
+    @property
+    def recurrent_states(self) -> StatesBefore:
+        """By number, as versions before `GeneralView.get_recurrent_state` ask."""
+        assert self._cache.in_use is not None
+        return StatesBefore(self._cache.in_use, self._layer)
+
+
+@dataclass(frozen=True)
+class StatesBefore:
+    """The recurrent states of a layer before the tokens that are being read."""
+
+    view: GeneralView
+    layer: int
+
+    def __getitem__(self, state_idx: int) -> Tensor | None:
+        return self.view.get_recurrent_state(self.layer, state_idx)
 
 
 class GeneralView(Cache):
