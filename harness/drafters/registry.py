@@ -37,7 +37,7 @@ import torch
 from torch import nn
 
 from harness.config.cell import CellConfig
-from harness.config.drafter import KEY, DrafterConfig, NetworkConfig
+from harness.config.drafter import KEY, DrafterConfig, DrafterKind, NetworkConfig
 from harness.config.drafting import CacheDtype
 from harness.config.imported import ImportPath
 from harness.config.models import Weights
@@ -120,6 +120,11 @@ def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
     """
     if not isinstance(config, NetworkConfig):
         return None
+    if target.head_obstacle is not None and config.kind is not DrafterKind.draft_model:
+        raise ValueError(
+            f"drafter={config.kind.value}: expected a target whose states a head can read, found {target.name}: "
+            f"{target.head_obstacle}; use drafter=draft_model, ngram or suffix"
+        )
     if config.weights is Weights.random:
         head = config.random(target)
         return LoadedHead(head, None, head.random_fingerprint)

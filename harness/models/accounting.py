@@ -130,7 +130,7 @@ def _general_account(
     folder: Path, fields: Fields, accepted: Accepted, runs_code: bool, *, has_tensors: bool
 ) -> Account:
     """The account of a model whose config.json transformers interprets."""
-    from harness.models.general.known_types import architecture_of, general_layout, what_it_means
+    from harness.models.general.known_types import architecture_of, general_layout, quantization_of, what_it_means
 
     architecture = architecture_of(fields.get("model_type"))
     if architecture is None:
@@ -140,6 +140,9 @@ def _general_account(
         )
     account = Account(folder, accepted, fields, general_layout(fields), by_transformers=True)
     account.assume(what_it_means(architecture))
+    quantization = quantization_of(fields)
+    if quantization is not None:
+        account.assume(f"weights are quantized ({quantization}), and run as transformers loads them on the device")
     if has_tensors:
         account.look_at_files(lambda found: Tensors((), frozenset()))
     account.read_beside(runs_code=runs_code)

@@ -269,7 +269,9 @@ def head_layer_config(target_config: PreTrainedConfig, **changes: Any) -> PreTra
 def _as_llama(config: PreTrainedConfig) -> LlamaConfig:
     """The sizes of any model as those of a Llama; what it does not have is taken from its hidden size."""
     hidden_size = config.hidden_size
-    found = {name: getattr(config, name, None) for name in WRITTEN_FIELDS}
+    # where layers differ in sizes, a configuration tells those of one of them alone
+    of_layers = getattr(config, "per_layer_config", None)
+    found = {name: getattr(of_layers[0] if of_layers else config, name, None) for name in WRITTEN_FIELDS}
     sizes: dict[str, Any] = {name: value for name, value in found.items() if type(value) is int}
     if "num_attention_heads" not in sizes:
         sizes |= {"head_dim": min(64, hidden_size), "num_attention_heads": max(1, hidden_size // 64)}

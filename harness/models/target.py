@@ -70,6 +70,9 @@ class TargetOutput(NamedTuple):
 class TargetModel:
     """A causal language model whose layers attend through slots; also serves as draft model."""
 
+    NUM_DIMENSIONS = 3
+    """Of states, [B, T, H]."""
+
     def __init__(
         self,
         causal_lm: Any,
@@ -93,6 +96,8 @@ class TargetModel:
         """Why `fuse` left its layers as they are."""
         self.tree_obstacle: str | None = None
         """Why drafts for it cannot be trees."""
+        self.head_obstacle: str | None = None
+        """Why heads cannot read the states between its layers."""
         self.is_recurrent = False
         """Whether its states follow one sequence: a forward reads one row of a slot, and no padding before its last."""
         self.is_uncounted = False
@@ -114,7 +119,10 @@ class TargetModel:
         self.cache_dtype: torch.dtype | None = None
         """Of keys and values in caches made from here on, the drafter's too; None for the type of the states."""
         self.eos_token_ids = eos_token_ids(
-            self.config.eos_token_id, None if tokenizer_stands_in else tokenizer, self.path, self.vocab_size
+            getattr(self.config, "eos_token_id", None),
+            None if tokenizer_stands_in else tokenizer,
+            self.path,
+            self.vocab_size,
         )
 
     def _attend_through_slots(self) -> None:

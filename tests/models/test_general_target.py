@@ -7,16 +7,20 @@ import shutil
 
 import pytest
 import torch
-from transformers import Glm4MoeLiteForCausalLM, LlamaForCausalLM, Qwen3ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForImageTextToText, Glm4MoeLiteForCausalLM, LlamaForCausalLM, Qwen3ForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from harness.backends.local.local import LocalBackend
 from harness.config.cell import CellConfig
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.models import Layers, TargetConfig
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.ngram import Ngram
+from harness.drafters.registry import load_head
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
@@ -271,3 +275,57 @@ def test_a_model_on_the_meta_device_tells_the_memory_of_its_caches(tmp_path):
         )
         assert planned.new_cache(3, 40).num_bytes == loaded.new_cache(3, 40).num_bytes > 0
         assert not planned.is_uncounted
+
+
+def test_heads_are_refused_where_states_are_several_side_by_side(tmp_path):
+    """Would catch a head that is run, and fails, after the weights were loaded."""
+    tiny_model("gemma3n_text").save_pretrained(tmp_path)
+    target = load_target(tmp_path, tokenizer=NO_TOKENIZER, device="meta")
+    with pytest.raises(ValueError, match="expected a target whose states a head can read, found zoo"):
+        load_head(drafter_of(DrafterKind.eagle3, weights=Weights.random), target)
+
+
+def test_a_quantized_checkpoint_runs_as_transformers_loads_it(tmp_path):
+    """In e4m3 with a scale for each block; without a GPU transformers widens it."""
+    causal_lm = tiny_model("mistral")
+    causal_lm.save_pretrained(tmp_path)
+    tensors, wide = {}, causal_lm.state_dict()
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        tensors[name] = tensor
+        if "_proj" in name:
+            scale = tensor.abs().max() / 448
+            tensors[name] = (tensor / scale).to(torch.float8_e4m3fn)
+            tensors[name.replace("weight", "weight_scale_inv")] = scale.view(1, 1)
+            wide[name] = tensors[name].float() * scale
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    path, fp8 = tmp_path / "config.json", {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {"quantization_config": fp8}))
+    target = load_target(tmp_path, tokenizer=NO_TOKENIZER)
+    causal_lm.load_state_dict(wide)
+    ids = torch.arange(3, 15)[None]
+    torch.testing.assert_close(target.network.plain_logits(ids), causal_lm(ids).logits, **TOLERANCE)
+    assert "weights are quantized (fp8), and run as transformers loads them on the device" in target.assumptions
+    path.write_text(json.dumps(fields | {"quantization_config": {"quant_method": "compressed-tensors"}}))
+    with pytest.raises(CheckpointError, match="install compressed-tensors"):
+        load_target(tmp_path, tokenizer=NO_TOKENIZER, device="meta")
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "qwen3_5"])
+def test_the_text_part_of_a_multi_modal_checkpoint_runs(model_type, tmp_path):
+    kind = CONFIG_MAPPING[model_type]
+    text = tiny_config(f"{model_type}_text").to_dict()
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "num_attention_heads": 2,
+        "out_hidden_size": 32,
+    }
+    layers = {"num_hidden_layers": 1, "depth": 1, "image_size": 28, "patch_size": 14}
+    whole = AutoModelForImageTextToText.from_config(kind(text_config=text, vision_config=sizes | layers))
+    whole.float().save_pretrained(tmp_path)
+    target = load_target(tmp_path, tokenizer=NO_TOKENIZER)
+    assert target.hidden_size == 32 and target.num_layers == 2
+    ids = torch.arange(3, 15)[None]
+    torch.testing.assert_close(target.network.plain_logits(ids), whole.eval()(input_ids=ids).logits, **TOLERANCE)

@@ -56,7 +56,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     **alike("starcoder2", "stablelm", "nemotron", "gpt_neox", "gpt2", "gpt_bigcode", "opt", "seed_oss"),
     "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     # windows of 8 tokens, chunks, soft caps
-    **alike("ministral", "gemma3_text", "cohere2", "olmo3", "exaone4", layer_types=ALTERNATING),
+    **alike("ministral", "gemma3_text", "cohere2", "olmo3", "exaone4", "gemma4_text", layer_types=ALTERNATING),
     "mistral": {},
     "gemma2": {"attn_logit_softcapping": 1.0, "final_logit_softcapping": 3.0},
     "gemma3n_text": {
@@ -99,11 +99,19 @@ SILENTLY_WRONG: dict[str, dict[str, Any]] = {
 """Families whose code masks or places tokens by rules of its own."""
 
 
+def _has(config: Any, name: str) -> bool:
+    try:
+        return hasattr(config, name)
+    except Exception:
+        # newer configurations raise an error of their own for what differs between layers
+        return True
+
+
 def tiny_config(model_type: str) -> Any:
     """The configuration of a tiny model."""
     kind = CONFIG_MAPPING[model_type]
     default = kind()
-    sizes = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    sizes = {name: value for name, value in SIZES.items() if _has(default, name)}
     if "kv_lora_rank" in sizes:
         sizes |= {"num_key_value_heads": 4}
     if model_type in ("falcon", "starcoder2"):

@@ -72,6 +72,7 @@ def general_layout(fields: Mapping[str, Any]) -> Layout:
         **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
         **used(*names),
         **OF_ANY_FILE,
+        **used("quantization_config", "compression_config"),
         **used("model_type", "eos_token_id", "tie_word_embeddings"),
         **ignored("the code of transformers is run, not that of the checkpoint", "auto_map"),
         **ignored("tensors tell whether they are a language model's", "architectures"),
@@ -100,6 +101,12 @@ def quietly() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if has_progress:
             logging.enable_progress_bar()
+
+
+def quantization_of(fields: Mapping[str, Any]) -> str | None:
+    """How the weights of a config.json are quantized, in its words; None where they are not."""
+    stated = fields.get("quantization_config") or fields.get("compression_config")
+    return None if not stated else str(stated.get("quant_method", "in a way that is not named"))
 
 
 def what_it_means(architecture: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,11 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
                 f"{given.folder}: expected {what} of a {type(causal_lm).__name__}, found {name.replace('_', ' ')}: "
                 f"{first_names(sorted(map(str, found[name])))}; config.json and weights do not belong together"
             )
-    unknown = sorted(found["unexpected_keys"])
+    unknown, told = sorted(found["unexpected_keys"]), []
+    if _has_other_senses(given.config):
+        others = [name for name in unknown if _OTHER_SENSES.search(name)]
+        unknown = [name for name in unknown if name not in others]
+        told += [f"{len(others)} tensors for images or sound are left out"] if others else []
     left = [name for name in unknown if not any(means(pattern, name) for pattern in given.accepted.names)]
     if left:
         raise CheckpointError(
@@ -90,5 +95,14 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
             f"not: {first_names(left)}; choose another checkpoint or, if you know that nothing here depends on them, "
             f"{given.accepted.given(f'{left[0]},...')}"
         )
-    vouched = [f"{first_names(unknown)}: left out, because {given.accepted.setting} vouches for it"] if unknown else []
-    return causal_lm.requires_grad_(False), vouched
+    if unknown:
+        told.append(f"{first_names(unknown)}: left out, because {given.accepted.setting} vouches for it")
+    return causal_lm.requires_grad_(False), told
+
+
+_OTHER_SENSES = re.compile(r"(^|\.)(vision|visual|audio|multi_modal|image|speech|embed_vision|embed_audio)\w*\.")
+"""Tensors of a multi-modal model that text does not go through."""
+
+
+def _has_other_senses(config: PreTrainedConfig) -> bool:
+    return any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config"))

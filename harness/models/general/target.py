@@ -65,11 +65,20 @@ class GeneralTarget(TargetModel):
                 f"sequences end at {self._right_positions} positions, beyond which RoPE would follow the longest "
                 "sequence of a batch",
             )
-        self.is_recurrent = bool(self.new_cache(1, 1).states)
+        cache = self.new_cache(1, 1)
+        self.is_recurrent = bool(cache.states)
+        if not self.is_uncounted and self._num_dimensions(cache) != TargetModel.NUM_DIMENSIONS:
+            self.head_obstacle = "the states between its layers are several side by side"
         if self.is_recurrent:
             self.tree_obstacle = "its recurrent states follow one sequence"
         elif has_alibi(self.config):
             self.tree_obstacle = "its attention weighs keys by where they lie (ALiBi), not by their depth in a tree"
+
+    def _num_dimensions(self, cache: GeneralCache) -> int:
+        """Those of the states between its layers."""
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        _, (states,) = self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1), (self.num_layers - 1,))
+        return states.dim()
 
     def _attend_through_slots(self) -> None:
         self.network = Network(self.causal_lm)
