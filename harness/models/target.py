@@ -118,12 +118,9 @@ class TargetModel:
         self.random_fingerprint = random_fingerprint
         self.cache_dtype: torch.dtype | None = None
         """Of keys and values in caches made from here on, the drafter's too; None for the type of the states."""
-        self.eos_token_ids = eos_token_ids(
-            getattr(self.config, "eos_token_id", None),
-            None if tokenizer_stands_in else tokenizer,
-            self.path,
-            self.vocab_size,
-        )
+        configured = getattr(self.config, "eos_token_id", None)
+        own = None if tokenizer_stands_in else tokenizer
+        self.eos_token_ids = eos_token_ids(configured, own, self.path, self.vocab_size)
 
     def _attend_through_slots(self) -> None:
         """Let its layers keep keys and values in slots from here on."""

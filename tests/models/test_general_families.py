@@ -93,6 +93,13 @@ def test_greedy_tokens_are_those_of_generate(model_type, tmp_path):
             assert 0 < accepted < sum(item.num_draft_tokens for item in rounds)
 
 
+def test_code_that_fails_over_slots_is_refused_by_name(tmp_path):
+    """minimax wants a cache of its own."""
+    tiny_model("minimax").save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="found MiniMaxForCausalLM to fail in a forward of a few tokens: "):
+        load_target(tmp_path, tokenizer=NO_TOKENIZER)
+
+
 @pytest.mark.parametrize("model_type", SILENTLY_WRONG)
 def test_the_probe_refuses_what_is_wrong_over_slots(model_type, tmp_path):
     """Would catch a family whose tokens are wrong without any error."""

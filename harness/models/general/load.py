@@ -14,7 +14,7 @@ from harness.models.accounting import Accepted, Settled, means
 from harness.models.checkpoint import CheckpointError, configured_by, first_names
 from harness.models.general.known_types import quietly
 from harness.models.general.network import OWN_IMPLEMENTATION
-from harness.models.general.probe import check_over_slots
+from harness.models.general.probe import check_over_slots, failing_code_told
 from harness.models.general.target import GeneralTarget
 
 
@@ -45,7 +45,8 @@ def load_general(
     """
     check_fp8(in_fp8, given.name)
     causal_lm, assumed = _read(given, torch.device(device), dtype)
-    target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
+    with failing_code_told(type(causal_lm).__name__, given.folder):
+        target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
     target.assumptions = (*given.settled.assumptions, *assumed, *target.assumptions)
     if given.most_ids is not None:
         target.vocab_size = min(target.vocab_size, given.most_ids)

@@ -9,6 +9,8 @@ Shapes: B rows, L tokens of a row, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,13 +37,8 @@ def check_over_slots(target: GeneralTarget) -> None:
         CheckpointError: they disagree, or its code fails over slots.
     """
     kind = type(target.causal_lm).__name__
-    try:
+    with failing_code_told(kind, target.path or target.name):
         difference = difference_over_slots(target)
-    except Exception as error:
-        raise CheckpointError(
-            f"{target.path or target.name}: expected modeling code that runs over slots, found {kind} to fail in a "
-            f"forward of a few tokens: {reason_of(error)}; this architecture does not run here"
-        ) from error
     tolerance = TOLERANCE if target.dtype.itemsize >= 4 else TOLERANCE_16_BITS
     # a NaN is no agreement
     if not difference <= tolerance:
@@ -50,6 +47,20 @@ def check_over_slots(target: GeneralTarget) -> None:
             f"found them to differ by {difference:.2g} of the largest (allowed: {tolerance:g}) after prompts of "
             f"different lengths and rejected drafts; this architecture does not run here"
         )
+
+
+@contextmanager
+def failing_code_told(kind: str, source: object) -> Iterator[None]:
+    """Turn what modeling code of a kind raises over slots into a CheckpointError that names it."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{source}: expected modeling code that runs over slots, found {kind} to fail in a forward of a few "
+            f"tokens: {reason_of(error)}; this architecture does not run here"
+        ) from error
 
 
 def difference_over_slots(target: GeneralTarget) -> float:
