@@ -139,7 +139,7 @@ def _general_account(
             f"found {shown(fields.get('model_type'))}, which does not run here{_code_may_help(fields, runs_code)}"
         )
     account = Account(folder, accepted, fields, general_layout(fields), by_transformers=True)
-    account.assume(what_it_means(architecture))
+    account.assume(what_it_means(architecture, fields["model_type"]))
     quantization = quantization_of(fields)
     if quantization is not None:
         account.assume(f"weights are quantized ({quantization}), and run as transformers loads them on the device")

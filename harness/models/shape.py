@@ -34,12 +34,13 @@ def shape_names() -> tuple[str, ...]:
 
 def told_of_shape(fields: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
     """What a reader must know of a model of a shape: whose code computes its layers, where it is not ours."""
-    if not takes_general_path(fields["model_type"], layers):
+    model_type = fields["model_type"]
+    if not takes_general_path(model_type, layers):
         return ()
     # it imports the tables of transformers
     from harness.models.general.known_types import architecture_of, what_it_means
 
-    return (what_it_means(str(architecture_of(fields["model_type"]))),)
+    return (what_it_means(str(architecture_of(model_type)), model_type),)
 
 
 def read_shape(name: str) -> Shape:

@@ -17,13 +17,14 @@ from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.sampling import SamplingSettings
-from harness.drafters.chain import DrafterShape
+from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.ngram import Ngram
 from harness.drafters.registry import load_head
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
+from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.draft_model import load_draft_model
 from harness.models.general.probe import check_over_slots
@@ -225,9 +226,17 @@ def test_what_a_record_says_of_a_model_of_the_general_path(tmp_path):
             r"expected every tensor of a MistralForCausalLM, found missing keys: model.layers.2",
         ),
         ({"num_hidden_layers": 1}, r"found \d+ that it does not: model.layers.1"),
+        ({"num_hidden_layers": 1, "num_nextn_predict_layers": 0}, r"found \d+ that it does not: model.layers.1"),
         ({"intermediate_size": 50}, "expected a configuration that transformers takes, found"),
     ],
-    ids=["an unknown field", "no language model", "missing tensors", "tensors that nothing reads", "other shapes"],
+    ids=[
+        "an unknown field",
+        "no language model",
+        "missing tensors",
+        "tensors that nothing reads",
+        "no MTP layer",
+        "other shapes",
+    ],
 )
 def test_files_that_transformers_would_take_silently_are_refused(tmp_path, changes, message):
     tiny_model("mistral").save_pretrained(tmp_path)
@@ -253,6 +262,14 @@ def test_random_weights_of_a_configuration_are_the_same_at_every_call_and_neithe
     deviation = float(first.network.plain_logits(ids).std())
     assert 0.3 < deviation < 10
     assert random_target(tmp_path, device="meta").new_cache(2, 8).num_bytes > 0
+
+
+def test_an_mtp_layer_is_left_out_and_read_by_its_drafter():
+    """The built-in target's checkpoint has one, behind its layers."""
+    target = load_target(None, layers=Layers.transformers)
+    assert isinstance(target, GeneralTarget) and target.num_layers == load_target(None).num_layers
+    head = load_head(drafter_of(DrafterKind.mtp), target)
+    assert head is not None and head.folder == target.path
 
 
 def test_a_draft_model_with_more_token_ids_proposes_those_of_its_target_alone(tmp_path):
@@ -329,3 +346,37 @@ def test_the_text_part_of_a_multi_modal_checkpoint_runs(model_type, tmp_path):
     assert target.hidden_size == 32 and target.num_layers == 2
     ids = torch.arange(3, 15)[None]
     torch.testing.assert_close(target.network.plain_logits(ids), whole.eval()(input_ids=ids).logits, **TOLERANCE)
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
+def test_records_do_not_depend_on_whose_code_computes_the_layers(graphs):
+    """Tokens, log-probabilities, accepted drafts and expected acceptance, with the built-in EAGLE-3 head at T = 1."""
+    found = []
+    for layers in (Layers.own, Layers.transformers):
+        target = load_target(None, layers=layers)
+        shape = DrafterShape(2, 64, 3, target.vocab_size)
+        head = load_head(drafter_of(DrafterKind.eagle3), target)
+        assert head is not None
+        settings = EngineSettings(
+            num_slots=2,
+            capacity=64,
+            num_speculative_tokens=3,
+            sampling=SamplingSettings(temperature=1.0, top_p=0.9),
+            verification=Verification(VerificationMethod.probabilistic),
+            limits=Limits(12, frozenset()),
+            graphs=graphs,
+            logprobs=LogprobsSettings(2, False),
+            expected_acceptance=True,
+        )
+        drafter = ChainDrafter(head.head, DraftSampling.sampled, shape)
+        prompts = [target.tokenizer.encode(text) for text in ("Why is the sky blue?", "One two three one two", "And")]
+        requests = [Request(str(number), "toy", 0, 0, number, tuple(ids)) for number, ids in enumerate(prompts)]
+        run = Engine(target, drafter, settings).run(requests, lambda record: None)
+        found.append(sorted(run.requests, key=lambda record: int(record.prompt_id)))
+    for own, general in zip(*found, strict=True):
+        assert general.output_token_ids == own.output_token_ids
+        assert general.logprobs is not None and own.logprobs is not None
+        assert general.logprobs.token == pytest.approx(own.logprobs.token, abs=1e-3)
+        for ours, theirs in zip(own.rounds, general.rounds, strict=True):
+            assert theirs.num_accepted_tokens == ours.num_accepted_tokens
+            assert theirs.expected_accepted == pytest.approx(ours.expected_accepted, abs=1e-3)

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.models.checkpoint import configured_by
 from harness.models.known_fields import LAYER, OF_ANY_FILE, OF_EXPERTS, Layout, ignored, only, used
+from harness.models.model_types import MODEL_TYPES
 
 _READ_BESIDE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq")
 """Fields that configuration classes read into attributes of other names."""
@@ -109,9 +110,10 @@ def quantization_of(fields: Mapping[str, Any]) -> str | None:
     return None if not stated else str(stated.get("quant_method", "in a way that is not named"))
 
 
-def what_it_means(architecture: str) -> str:
+def what_it_means(architecture: str, model_type: object) -> str:
     """What a reader must know of a model on the general path, one sentence without its end."""
-    return (
-        f"layers are transformers' own ({architecture}, target.layers): without fused operations, weights or caches of "
-        "8 bits, and MTP layers"
-    )
+    lacking = ["fused operations", "weights or caches of 8 bits"]
+    if model_type not in MODEL_TYPES:
+        # a head of such a layer is made of layers of our own
+        lacking.append("MTP layers")
+    return f"layers are transformers' own ({architecture}, target.layers): without {', '.join(lacking)}"

@@ -84,7 +84,7 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
                 f"{given.folder}: expected {what} of a {type(causal_lm).__name__}, found {name.replace('_', ' ')}: "
                 f"{first_names(sorted(map(str, found[name])))}; config.json and weights do not belong together"
             )
-    unknown, told = sorted(found["unexpected_keys"]), []
+    unknown, told = sorted(name for name in found["unexpected_keys"] if not _is_of_mtp(name, given.config)), []
     if _has_other_senses(given.config):
         others = [name for name in unknown if _OTHER_SENSES.search(name)]
         unknown = [name for name in unknown if name not in others]
@@ -99,6 +99,14 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
     if unknown:
         told.append(f"{first_names(unknown)}: left out, because {given.accepted.setting} vouches for it")
     return causal_lm.requires_grad_(False), told
+
+
+def _is_of_mtp(name: str, config: PreTrainedConfig) -> bool:
+    """Whether a tensor is of the MTP layers that a configuration announces, behind its own layers."""
+    text = config.get_text_config(decoder=True)
+    number = re.match(r"model\.layers\.(\d+)\.", name)
+    first, count = text.num_hidden_layers, getattr(text, "num_nextn_predict_layers", None) or 0
+    return number is not None and first <= int(number[1]) < first + count
 
 
 _OTHER_SENSES = re.compile(r"(^|\.)(vision|visual|audio|multi_modal|image|speech|embed_vision|embed_audio)\w*\.")
