@@ -124,7 +124,10 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
     if takes_general_path(model_type, layers):
         # sizes and shapes are for transformers
         eos_token_ids(None, None, folder, vocab_size if type(vocab_size) is int else None)
-        _check_kind(folder, LANGUAGE_MODEL, fields, _tensors(folder, weights))
+        tensors = _tensors(folder, weights)
+        _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
+        if not fields.get("quantization_config"):
+            _check_types(folder, tensors)
         return
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(

@@ -87,5 +87,5 @@ def test_steps_of_a_model_whose_files_were_edited_are_others(tmp_path: Path):
 
     before = steps()
     assert steps() == before
-    edit_config(folder, rope_theta=5e5)
+    edit_config(folder, rms_norm_eps=1e-3)
     assert steps() != before

@@ -42,7 +42,7 @@ def test_the_legend_says_which_rules_the_bars_bound(tmp_path):
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1
     caption = captions_of(cells, tmp_path)["acceptance_by_position"]
-    assert caption == "Unconditional acceptance rate by draft position, with intervals"
+    assert caption == "Acceptance by draft position, of the rounds that drafted it, with intervals"
 
 
 def test_methods_of_the_same_law_are_marked():

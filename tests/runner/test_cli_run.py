@@ -145,7 +145,7 @@ def test_a_grammar_that_cannot_be_followed_is_a_mistake_of_the_settings(monkeypa
         (
             "target",
             {"model_type": "mistral", "vocab_size": 6144},
-            ["drafter=ngram"],
+            ["drafter=ngram", "target.layers=own"],
             "target.path: expected model_type llama or qwen3 or glm4_moe_lite, found 'mistral' in",
         ),
         (

@@ -70,6 +70,13 @@ CHECKPOINTS = {
         lambda at: target(quantized(model(at), "model.layers.0.self_attn.o_proj.weight", torch.int8)),
         "target.path: {at}/target: expected tensor model.layers.0.self_attn.o_proj.weight in plain numbers (F64, F32,",
     ),
+    "target of fewer bits by transformers' layers": (
+        lambda at: [
+            *target(quantized(model(at), "model.layers.0.self_attn.o_proj.weight", torch.int8)),
+            "target.layers=transformers",
+        ],
+        "target.path: {at}/target: expected tensor model.layers.0.self_attn.o_proj.weight in plain numbers (F64, F32,",
+    ),
     "head of fewer bits": (
         lambda at: head("eagle3", quantized(model(at, "eagle3"), "fc.weight", torch.float8_e4m3fn)),
         "found F8_E4M3: it is quantized, and how to read it is not known here",
