@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -264,7 +265,7 @@ def test_requests_wait_at_the_server_for_a_place(tmp_path):
     with FullServer(depth=DEPTH) as server:
         server.wanted = 5
         cell = cell_on(server, num_requests=12, concurrency=2, stall_timeout_s=10.0, num_blocks=1)
-        cell.server.num_waiting = 3
+        cell = replace(cell, server=replace(cell.server, num_waiting=3))
         (record,), _ = run_on(tmp_path, cell)
     assert not record.failures and len(record.requests) == 12 and server.most == 5
 
