@@ -25,7 +25,8 @@ from harness.records.strict_json import at
 ABOVE_BOUND, BLOCKS_DIFFER = "speedup above its bound", "blocks differ"
 
 MOSTLY_DRAFTED = 0.8
-"""Share of the rounds with drafts in which a draft of fixed depth reaches its last position, at least."""
+"""Where a position was drafted in a smaller share of the rounds with drafts, reports say that rates by position are of
+different rounds."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class CellResult:
 
     @property
     def positions_vary(self) -> bool:
-        """Whether later positions were drafted in fewer rounds than the first, by more than ends of requests explain.
+        """Whether a later position was drafted in clearly fewer rounds than the first (MOSTLY_DRAFTED).
 
         Rates by position are then of different rounds, and may rise.
         """

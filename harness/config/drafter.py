@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
-from functools import cache, cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import AS_FILED, HeadChoices, Weights, require
-from harness.config.union import Union, immutable
+from harness.config.union import Member, Union, immutable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +26,8 @@ if TYPE_CHECKING:
 KEY = "drafter.kind"
 
 
-class DrafterKind(Enum):
+class DrafterKind(Member):
     """A drafter of ours: its name, with PACKAGE.MODULE:CLASS of its settings."""
-
-    _value_: str
-    path: str
-
-    def __new__(cls, value: Any, path: str = "") -> Self:
-        member = object.__new__(cls)
-        member._value_, member.path = value, path
-        return member
 
     none = "none", "harness.drafters.none:NoDrafts"
     eagle = "eagle", "harness.drafters.eagle:Eagle"
@@ -48,13 +38,6 @@ class DrafterKind(Enum):
     draft_model = "draft_model", "harness.drafters.draft_model:DraftModel"
     ngram = "ngram", "harness.drafters.ngram:Ngram"
     suffix = "suffix", "harness.drafters.suffix:Suffix"
-
-    @cached_property
-    def settings(self) -> type[DrafterConfig]:
-        """The class of its settings."""
-        module, _, name = self.path.partition(":")
-        found: type[DrafterConfig] = getattr(import_module(module), name)
-        return found
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
-from functools import cache, cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import require
-from harness.config.union import Union, immutable
+from harness.config.union import Member, Union, immutable
 from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
 
 if TYPE_CHECKING:
@@ -29,29 +27,14 @@ if TYPE_CHECKING:
 KEY = "server.engine"
 
 
-class Engine(Enum):
+class Engine(Member):
     """What serves: its name, with PACKAGE.MODULE:CLASS of its settings."""
-
-    _value_: str
-    path: str
-
-    def __new__(cls, value: Any, path: str = "") -> Self:
-        member = object.__new__(cls)
-        member._value_, member.path = value, path
-        return member
 
     plain = "plain", "harness.backends.server.adapters.plain:Plain"
     vllm = "vllm", "harness.backends.server.adapters.vllm:Vllm"
     sglang = "sglang", "harness.backends.server.adapters.sglang:Sglang"
     tensorrt_llm = "tensorrt_llm", "harness.backends.server.adapters.tensorrt_llm:TensorrtLlm"
     llama_cpp = "llama_cpp", "harness.backends.server.adapters.llama_cpp:LlamaCpp"
-
-    @cached_property
-    def settings(self) -> type[ServerConfig]:
-        """The class of its settings."""
-        module, _, name = self.path.partition(":")
-        found: type[ServerConfig] = getattr(import_module(module), name)
-        return found
 
 
 @dataclass(frozen=True)

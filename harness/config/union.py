@@ -10,12 +10,33 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import reduce
+from enum import Enum
+from functools import cached_property, reduce
+from importlib import import_module
 from operator import or_
 from types import UnionType
-from typing import Any
+from typing import Any, Self
 
 from harness.config.imported import is_import_path, named
+
+
+class Member(Enum):
+    """A built-in member: its name, with PACKAGE.MODULE:CLASS of its settings."""
+
+    _value_: str
+    path: str
+
+    def __new__(cls, value: Any, path: str = "") -> Self:
+        member = object.__new__(cls)
+        member._value_, member.path = value, path
+        return member
+
+    @cached_property
+    def settings(self) -> type[Any]:
+        """The class of its settings."""
+        module, _, name = self.path.partition(":")
+        found: type[Any] = getattr(import_module(module), name)
+        return found
 
 
 @dataclass(frozen=True)

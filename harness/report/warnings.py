@@ -37,7 +37,7 @@ LOOPS_NAMED = 8
 """As many cells with answers that loop have a line of their own."""
 IMPOSSIBLE = ": the machine was busier while the baseline ran; run again. They are named neither fastest nor best"
 NOISY = f" by {NOISE:.0%} at most, which is noise of the machine: they are ranked"
-"""What is said of speedups above their bound, by how far they are."""
+"""Ends of the warnings about speedups above their bound: far above it, and within NOISE of it."""
 DRIFTS_NAMED = 5
 """As many disturbed cells have a line of their own."""
 

@@ -123,7 +123,7 @@ def test_of_a_text_that_means_nothing_nothing_is_said(changes):
 
 def test_answers_that_cannot_be_judged_are_told_and_no_zero():
     """Would catch a cell whose loops are not found for one answer of unknown tokens, and a share of 0 % of answers that
-    are cut at 48 tokens, which nobody looked at."""
+    are cut at 48 tokens and were not judged."""
     told = {"rounds": (), "arrivals": (Arrival(0.2, 200),), "counts": DraftCounts(50, 150, 150)}
     known = [replace(request(f"{number}", loop(4), 3), **told) for number in range(9)]
     unknown = replace(known[0], prompt_id="unknown", output_token_ids=(), counts=DraftCounts(50, 150, 0))

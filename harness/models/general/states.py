@@ -1,9 +1,9 @@
 """Recurrent and convolution states over slots: kept by position, as keys are.
 
 The state after the token at position p lies at p modulo R of its slot, and a forward that begins at s reads that of
-s - 1, which is zeros at 0. So rolling back is beginning earlier: nobody tells the cache what was accepted, and nothing
-waits for the device. R bounds how far back a forward may begin. A forward has one row of a slot, and prompts in it have
-one length.
+s - 1, which is zeros at 0. A rollback is therefore a forward that begins earlier: the cache needs no number of accepted
+tokens, and nothing waits for the device. R bounds how far back a forward may begin. A forward has one row of a slot,
+and prompts in it have one length.
 
 The state after every token is needed of whatever may be rolled back, and modeling code gives that of the last alone. So
 mixers run token by token, but for a prompt that is read from its beginning on in one piece.
