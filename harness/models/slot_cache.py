@@ -202,7 +202,11 @@ class SlotCache:
         Raises:
             ValueError: the slots cannot hold that length, or the rows do not fit the positions.
         """
-        check_length(length, self.capacity)
+        if not 0 < length <= self.capacity:
+            raise ValueError(
+                f"slots hold {self.capacity} positions, found a forward that needs {length}; "
+                f"make the cache with a larger capacity or cut the sequence"
+            )
         num_rows = len(range(*rows.indices(self.num_slots))) if isinstance(rows, slice) else rows.shape[0]
         if num_rows != positions.shape[0]:
             raise ValueError(
@@ -225,9 +229,11 @@ class SlotCache:
             starts: place of node 0 of each row.
             path: accepted nodes, the root's child first; -1 beyond them, where everything stays as it is.
         """
+        steps = torch.arange(path.shape[1], device=path.device)
         slots = self.slot_ids[rows] if isinstance(rows, slice) else rows
         rows, heads = slots[:, None, None], self.head_ids[None, :, None]
-        found, wanted = places_of_path(starts, path)
+        found = (starts[:, None] + torch.where(path < 0, steps, path))[:, None, :]
+        wanted = (starts[:, None] + steps)[:, None, :]
         for tensor in self._tensors:
             if tensor.shape[-1]:
                 # the nodes are read before the first is written
@@ -242,27 +248,6 @@ class SlotCache:
         """Let one slot hold all that another one does."""
         for tensor in self._tensors:
             tensor[:, destination] = tensor[:, source]
-
-
-def check_length(length: int, capacity: int) -> None:
-    """Raise ValueError where slots cannot hold so many positions."""
-    if not 0 < length <= capacity:
-        raise ValueError(
-            f"slots hold {capacity} positions, found a forward that needs {length}; make the cache with a larger "
-            "capacity or cut the sequence"
-        )
-
-
-def places_of_path(
-    # [B] int64
-    starts: Tensor,
-    # [B, D] int64
-    path: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """([B, 1, D], [B, 1, D]) where the nodes of a path lie, and where a chain's tokens would (SlotCache.keep_path)."""
-    steps = torch.arange(path.shape[1], device=path.device)
-    nodes = torch.where(path < 0, steps, path)
-    return (starts[:, None] + nodes)[:, None, :], (starts[:, None] + steps)[:, None, :]
 
 
 def causal_mask(

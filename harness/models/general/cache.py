@@ -17,7 +17,6 @@ from torch import Tensor
 from harness.models.fused.row_groups import RowGroups
 from harness.models.general.states import StateKey
 from harness.models.general.view import GeneralView, LayerStandIn
-from harness.models.slot_cache import check_length, places_of_path
 from harness.models.tree_places import TreePlaces
 
 ATTENDED = ("key", "value")
@@ -80,7 +79,11 @@ class GeneralCache:
         Raises:
             ValueError: the slots cannot hold that length.
         """
-        check_length(length, self.capacity)
+        if not 0 < length <= self.capacity:
+            raise ValueError(
+                f"slots hold {self.capacity} positions, found a forward that needs {length}; make the cache with a "
+                "larger capacity or cut the sequence"
+            )
         self.in_use = GeneralView(self, rows, positions, length, tree)
         return self.in_use
 
@@ -109,8 +112,10 @@ class GeneralCache:
         path: Tensor,
     ) -> None:
         """Let the nodes of an accepted path lie one after the other; see SlotCache.keep_path."""
+        steps = torch.arange(path.shape[1], device=path.device)
         slots = (self.slot_ids[rows] if isinstance(rows, slice) else rows)[:, None, None]
-        found, wanted = places_of_path(starts, path)
+        found = (starts[:, None] + torch.where(path < 0, steps, path))[:, None, :]
+        wanted = (starts[:, None] + steps)[:, None, :]
         for tensor in self.tensors.values():
             heads = torch.arange(tensor.shape[1], device=tensor.device)[None, :, None]
             # the nodes are read before the first is written
