@@ -150,7 +150,14 @@ def test_target_layer_ids_are_those_of_layers_whose_output_is_read(tmp_path, tar
             {"speculators_config": {"verifier": "tiny"}},
             "speculators_config.verifier = 'tiny' in config.json, where an object is expected",
         ),
-        ({"speculators_model_type": "peagle"}, "expected speculators_model_type 'dflash', found 'peagle'"),
+        (
+            {"speculators_model_type": "peagle"},
+            "found speculators_model_type = 'peagle' in config.json, beside speculators_config.algorithm = 'dflash'",
+        ),
+        (
+            {"speculators_model_type": "peagle", "speculators_config": {"algorithm": "peagle"}},
+            "expected speculators_model_type 'dflash', found 'peagle'",
+        ),
         ({"transformer_layer_config": None}, "expected a DFlash head with dflash_config or transformer_layer_config"),
         ({"dflash_config": "x"}, "dflash_config = 'x' in config.json, where an object is expected"),
     ],
