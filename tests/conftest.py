@@ -15,7 +15,6 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 STARTED = pytest.StashKey[float]()
-FAST = frozenset((ROOT / "tests" / "fast.txt").read_text(encoding="utf-8").split())
 
 if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:
     # workers side by side that each take every core wait for each other; processes that tests start read the variable
@@ -38,10 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stamp", type=Path, help="write commit, device and result of the run into this JSON file")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m fast`, leave files that have no fast tests alone: importing all takes longer than the fast tests do."""
+    is_asked = config.option.markexpr.startswith("fast") and collection_path.suffix == ".py"
+    return True if is_asked and "pytest.mark.fast" not in collection_path.read_text(encoding="utf-8") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(ROOT / "tests").as_posix() not in FAST:
-            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 

@@ -12,6 +12,8 @@ from harness.records.schema import Block
 from harness.report.warnings import warnings
 from tests.support.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
+pytestmark = pytest.mark.fast
+
 
 def slowed(record, factor, first=20):
     """The record with steps of the requests from `first` on that took `factor` times as long."""

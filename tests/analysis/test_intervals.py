@@ -11,6 +11,8 @@ from harness.analysis.intervals import (
     resample_weights,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def test_weights_draw_prompts_with_replacement_and_are_the_same_every_time():
     """Would catch weights that depend on the call (pairs would not meet the same resamples) or do not add up."""

@@ -22,6 +22,8 @@ from harness.records.runs import read_runs
 from harness.report.write import rows
 from tests.support.synthetic_cells import cell_record, config, simulated_run
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 COLUMNS_PAGE = ROOT / "harness" / "analysis" / "COLUMNS.md"

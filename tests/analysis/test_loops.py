@@ -18,6 +18,8 @@ from harness.report.tables.summary import summary_table
 from harness.report.warnings import warnings
 from tests.support.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
+pytestmark = pytest.mark.fast
+
 TEXT = tuple(range(1000, 1400))
 """No token twice."""
 

@@ -21,6 +21,8 @@ from tests.support.synthetic_cells import (
     simulated_cell,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def worked_example():
     """Variable K, a round cut by EOS, and one near the length limit; every number below is computed by hand."""

@@ -21,6 +21,8 @@ from tests.support.synthetic_cells import (
     simulated_cell,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def test_one_prompt_has_values_and_no_intervals():
     record = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=1, num_turns=2)

@@ -9,6 +9,8 @@ from harness.backends.server.reply import MalformedAnswer
 from harness.backends.server.rounds import Steps
 from harness.backends.server.step_boundaries import steps_between
 
+pytestmark = pytest.mark.fast
+
 DEPTH, LIMIT = 3, 24
 
 

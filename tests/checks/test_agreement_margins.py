@@ -25,6 +25,8 @@ from tests.support.random_round import (
     verification_of,
 )
 
+pytestmark = pytest.mark.fast
+
 ALL_BUT_GREEDY = pytest.mark.parametrize("method", SAMPLED_METHODS, ids=lambda method: method.value)
 SETTINGS = [PLAIN, (0.7, 0, 1.0, 0.0), (1.0, 20, 0.9, 0.0), (1.2, 0, 1.0, 0.05), GREEDY]
 LENGTHS = [3, 3, 2, 3, 1]

@@ -13,6 +13,8 @@ from harness.checks.certification.goodness_of_fit import (
     samples_needed,
 )
 
+pytestmark = pytest.mark.fast
+
 LEVEL = 1e-6 / 161
 NUM_SEQUENCES = 27
 

@@ -13,6 +13,8 @@ from harness.checks.kernel_bench.records import KernelResults, Measurement, Stat
 from harness.checks.timing.measured import Machine, Timing
 from kernels.contract import VerificationMethod
 
+pytestmark = pytest.mark.fast
+
 Method = VerificationMethod
 FIRST, SECOND = "1" * 40, "2" * 40
 SMALL, LARGE = Case(num_requests=16), Case()

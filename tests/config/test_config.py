@@ -18,6 +18,8 @@ from kernels.methods.acceptance_profiles import PROFILES, AcceptanceProfile
 from kernels.verification import Verification
 from kernels.verify import MAX_COUNT_DRAFTS
 
+pytestmark = pytest.mark.fast
+
 METHODS = list(VerificationMethod)
 INF, NAN = float("inf"), float("nan")
 RANDOM = Weights.random

@@ -15,6 +15,8 @@ from harness.config.view import SettingsView
 from harness.records.files import identity
 from harness.runner.plan.from_records import recorded_cell
 
+pytestmark = pytest.mark.fast
+
 TABLE = (Path(__file__).parents[1] / "data" / "cell_ids.txt").read_text(encoding="utf-8").splitlines()[1:]
 ROWS = [[part.strip() for part in line.split("|")] for line in TABLE]
 CELLS = {used: (ignored, known) for known, used, ignored in ROWS}

@@ -11,6 +11,8 @@ from harness.report.blocks import blocks
 from harness.report.tables.summary import summary_table
 from tests.support.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
+pytestmark = pytest.mark.fast
+
 LIMIT = "backend__prompt_tokens_beside_rounds"
 
 

@@ -11,6 +11,8 @@ from tests.support.custom_op_calls import every_argument, rows, verified
 from tests.support.kernel_rounds import DEVICE, assert_same_drawn, assert_same_verdict
 from tests.support.random_round import Method, verification_of
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("method", [Method.block, Method.typical, Method.synthetic], ids=lambda method: method.value)
 def test_verification_is_that_of_the_core(method: Method):

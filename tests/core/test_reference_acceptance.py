@@ -11,6 +11,8 @@ from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from tests.support.random_round import GREEDY, PLAIN, Method, Round
 
+pytestmark = pytest.mark.fast
+
 SMALL_SETTINGS = {"plain": PLAIN, "processed": (0.7, 5, 0.9, 0.0), "greedy": GREEDY}
 
 

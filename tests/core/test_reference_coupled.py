@@ -12,6 +12,8 @@ from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from tests.support.random_round import FALSE_ALARM, GREEDY, PLAIN, Method, sampling_of
 
+pytestmark = pytest.mark.fast
+
 
 def coupled_overlap_by_definition(target: list[float], proposed: list[float]) -> float:
     common = [index for index in range(len(target)) if target[index] > 0 and proposed[index] > 0]

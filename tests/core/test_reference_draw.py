@@ -13,6 +13,8 @@ from kernels.reference.coupled import coupled_draw
 from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 
+pytestmark = pytest.mark.fast
+
 FALSE_ALARM = 1e-4
 LARGEST = 1 - 2.0**-53
 

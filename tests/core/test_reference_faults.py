@@ -19,6 +19,8 @@ from tests.support.random_round import (
     verification_of,
 )
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("method", Method, ids=lambda method: method.value)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)

@@ -32,6 +32,8 @@ from tests.support.emitted_laws import (
     total_variation,
 )
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("method", LOSSLESS, ids=lambda method: method.value)
 @pytest.mark.parametrize("num_draft_tokens", [1, 2, 3])

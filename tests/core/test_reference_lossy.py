@@ -12,6 +12,8 @@ from kernels.reference.truncation import process, sampling_rows
 from kernels.reference.verify import verify
 from tests.support.random_round import FALSE_ALARM, GREEDY, PLAIN, RATES, Method, Round, Setting, sampling_of
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
 def test_synthetic_accepts_at_its_rates_whatever_the_tokens(setting: Setting):

@@ -11,6 +11,8 @@ from kernels.reference.draw import draw
 from kernels.reference.truncation import process
 from tests.support.random_round import GREEDY, PLAIN, Setting, sampling_of
 
+pytestmark = pytest.mark.fast
+
 SETTINGS = [PLAIN, (0.7, 0, 1.0, 0.0), (1.3, 5, 1.0, 0.0), (0.8, 0, 0.6, 0.0), (1.0, 0, 1.0, 0.1), (0.9, 30, 0.8, 0.02)]
 
 

@@ -20,6 +20,8 @@ from tests.support.random_round import (
     verification_of,
 )
 
+pytestmark = pytest.mark.fast
+
 LENGTHS = [3, 1, 0, 2, 3, 2]
 PADDED = [1, 4]
 LAYOUTS = ["packed", "padded"]

@@ -14,6 +14,8 @@ from kernels.reference.recursive import walk_recursively
 from kernels.reference.traversal import walk_by_traversal
 from tests.support.tree_rounds import TreeModels, output_law
 
+pytestmark = pytest.mark.fast
+
 EXACT = 1e-12
 SHAPES = {"1-1": branching(1, 1), "2-1": branching(2, 1), "2-2": branching(2, 2), "uneven": (-1, 0, -1, 0, 1)}
 INDEPENDENT, DISTINCT = SiblingDraws

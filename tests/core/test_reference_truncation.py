@@ -13,6 +13,8 @@ from kernels.reference.truncation import keep_row_stats, process, processed
 from kernels.reference.verify import verify
 from tests.support.random_round import Setting, sampling_of
 
+pytestmark = pytest.mark.fast
+
 BOUNDARY = 1e-9
 """How near a cumulative mass may come to top_p before rounding decides; such examples are not compared."""
 

@@ -28,6 +28,8 @@ from tests.support.random_round import (
     verification_of,
 )
 
+pytestmark = pytest.mark.fast
+
 MIXED = [
     PLAIN,
     GREEDY,

@@ -15,6 +15,8 @@ from scipy import stats
 from kernels.random import streams
 from kernels.random.streams import Purpose, gumbel, philox, uniform
 
+pytestmark = pytest.mark.fast
+
 MASK = 0xFFFFFFFF
 words_32 = st.integers(0, MASK)
 seeds_64 = st.integers(-(2**63), 2**63 - 1)

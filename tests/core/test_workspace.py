@@ -1,9 +1,12 @@
 """Scratch memory that a captured CUDA graph may still be using must not be given back, and is counted."""
 
+import pytest
 import torch
 
 from kernels.launch.workspace import Workspace
 from kernels.methods.synthetic import Synthetic
+
+pytestmark = pytest.mark.fast
 
 CPU = torch.device("cpu")
 

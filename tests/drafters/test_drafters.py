@@ -11,6 +11,8 @@ from kernels.core import reference_core
 from kernels.depth import confidence, num_confident
 from tests.support.draft_paths import paths_of
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("sequence", "longest", "shortest", "num_tokens", "expected"),

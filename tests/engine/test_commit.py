@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from harness.engine.commit import Commit, commit
 from harness.records.request import CutReason, FinishReason
 
+pytestmark = pytest.mark.fast
+
 EOS = 2
 
 

@@ -14,6 +14,8 @@ from harness.records.request import CutReason, FinishReason, RoundRecord
 from tests.engine.test_constraint_parsers import CountedTokens
 from tests.support.toy_grammar import MARKER, chain, grammar_state_of
 
+pytestmark = pytest.mark.fast
+
 EOS = 2
 CUT, WHOLE = CutReason.grammar, FinishReason.grammar
 

@@ -13,6 +13,8 @@ from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBloc
 from harness.engine.constraint.parsers.parser import ReasoningParser
 from harness.engine.constraint.registry import build_parser
 
+pytestmark = pytest.mark.fast
+
 ZOO = Path(__file__).parents[2] / "harness" / "models" / "zoo" / "target"
 TEXTS = {5: "```", 6: "``", 7: "`", 8: "```json", 9: "a`b"}
 PARSERS = {

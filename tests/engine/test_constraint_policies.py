@@ -13,6 +13,8 @@ from harness.engine.constraint.parsers.markers import NoReasoning, SeveralTokens
 from harness.engine.rounds import Round
 from tests.support.toy_grammar import MARKER, chain, grammar_state_of
 
+pytestmark = pytest.mark.fast
+
 VOCAB_SIZE = 8
 DOUBLED = chain([1, 1, 2, 6])
 """An answer that begins with the same token twice, as `{{` would; then 2 and 6."""

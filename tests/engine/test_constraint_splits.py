@@ -10,6 +10,8 @@ from harness.engine.constraint.matcher import FREE
 from harness.engine.constraint.parsers.markers import SeveralTokens
 from tests.support.toy_grammar import chain, grammar_state_of
 
+pytestmark = pytest.mark.fast
+
 VOCAB_SIZE = 8
 
 

@@ -9,6 +9,8 @@ from harness.models.slot_cache import SlotCache, causal_mask
 from harness.models.tree_places import TreePlaces, ancestors
 from tests.support.tiny_models import TOLERANCE, VOCAB_SIZE, positions_from, random_target, random_tokens
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def target(request):

@@ -10,6 +10,8 @@ import pytest
 
 from harness.config.drafter import DrafterKind
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 ORDER = (
     "kernels",

@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.run_mutants import ROOT, fast_files, mutants, mutated
 
+pytestmark = pytest.mark.fast
+
 LISTED = mutants()
 
 
@@ -18,7 +20,3 @@ def test_a_mutant_changes_one_place_and_names_fast_tests(mutant: dict):
 def test_the_list_covers_the_packages():
     assert len(LISTED) == 33
     assert len({mutant["file"].rpartition("/")[0] for mutant in LISTED}) >= 10
-
-
-def test_every_fast_file_is_there():
-    assert not [name for name in fast_files() if not (ROOT / "tests" / name).is_file()]

@@ -6,6 +6,8 @@ import pytest
 
 from harness.records.gc_off import gc_off
 
+pytestmark = pytest.mark.fast
+
 
 def test_nothing_is_collected_inside_and_what_was_made_there_counts_as_old():
     """Would catch a collector that stays off, and one that visits at once all that was made."""

@@ -12,6 +12,8 @@ import pytest
 
 from harness.records.provenance import PACKAGES, git_state, provenance
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -14,6 +14,8 @@ from harness.records.files import UnwritableError, identity, read_cell, write_at
 from harness.records.schema import SCHEMA_VERSION
 from tests.support.example_records import coarse_cell, example_cell
 
+pytestmark = pytest.mark.fast
+
 SCHEMA_2 = Path(__file__).parents[1] / "data" / "schema2"
 
 

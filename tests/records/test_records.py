@@ -15,6 +15,8 @@ from harness.records.token_logprobs import TokenLogprobs
 from tests.support.example_records import coarse_cell
 from tests.support.synthetic_cells import cell_record, request_record, round_record, row_of
 
+pytestmark = pytest.mark.fast
+
 ROUND = {
     "num_proposed_tokens": 4,
     "num_draft_tokens": 3,

@@ -15,6 +15,8 @@ from harness.report.tables.methods import method_tables, paired_table
 from harness.report.warnings import warnings
 from tests.support.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
+pytestmark = pytest.mark.fast
+
 TEXT = (5, 6, 7, 8)
 TAIL, HEAD = (5, 6, 7, 9), (4, 6, 7, 8)
 """Answers that part from it at their last token, and at their first."""

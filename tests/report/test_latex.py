@@ -14,6 +14,8 @@ from harness.report.tables.methods import method_tables, paired_table
 from harness.report.tables.summary import summary_table
 from tests.support.synthetic_cells import analysed, baseline_settings, config, simulated_cell
 
+pytestmark = pytest.mark.fast
+
 HOSTILE = 'a_b 50% & #1 $x$ {y} \\input~^<>|"*[c] − × · – 中'
 
 

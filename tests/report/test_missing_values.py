@@ -27,6 +27,8 @@ from tests.support.synthetic_cells import (
     simulated_cell,
 )
 
+pytestmark = pytest.mark.fast
+
 EXPECTED = "expected_length_strict"
 
 

@@ -22,6 +22,8 @@ from tests.support.synthetic_cells import (
 )
 from tests.support.table_columns import column, column_of
 
+pytestmark = pytest.mark.fast
+
 NAN = float("nan")
 
 

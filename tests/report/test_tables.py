@@ -18,6 +18,8 @@ from kernels.methods.acceptance_profiles import AcceptanceProfile
 from tests.support.synthetic_cells import analysed, baseline_settings, config, drafted, simulated_cell, simulated_run
 from tests.support.table_columns import column, column_of
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("first", "second", "alike"),

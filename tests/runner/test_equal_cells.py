@@ -20,6 +20,8 @@ from kernels.contract import VerificationMethod
 from kernels.verification import Verification
 from tests.config.test_config import PROFILE, RANDOM, cell, synthetic
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_profile_and_its_rates_are_the_same_cell():
     by_name = cell(verification=synthetic(profile=PROFILE), num_tokens=3)

@@ -21,6 +21,8 @@ from harness.records.acceptance_terms import (
 from harness.records.term_columns import TermColumn
 from tests.support.synthetic_cells import cell_record, request_record, round_record
 
+pytestmark = pytest.mark.fast
+
 
 def draft_terms(round_index, num_draft_tokens, **others):
     """A draft whose values tell its places apart."""

@@ -16,6 +16,8 @@ from harness.workload.line_keys import LEFT_ALONE, REFUSED
 from harness.workload.prompt import Prompt
 from tests.support.prompt_files import make_prompts, shared_file, write_lines
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize(
     ("name", "layout", "num_prompts", "num_turns", "num_categories"),

@@ -14,6 +14,8 @@ from harness.workload.formats import MT_BENCH_CATEGORIES, read_prompts
 from harness.workload.prompt import Prompt
 from tests.support.prompt_files import make_prompts, shared_file, write_lines
 
+pytestmark = pytest.mark.fast
+
 ROOT = Path(__file__).parents[2]
 
 
