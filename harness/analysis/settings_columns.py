@@ -118,7 +118,7 @@ def _depth(record: CellRecord) -> str:
     view = SettingsView.of_record(record.config)
     if view.value("drafter.kind") == "none" or not view.drafts_local_chain:
         return ""
-    by_step, least = view.value("drafting.depth"), view.value("drafting.min_confidence") if view.has_model else 0
+    by_step, least = view.value("drafting.depth"), view.value("drafting.min_confidence") if view.has_network else 0
     return ", ".join([*([by_step] if by_step else []), *([f"confidence {least:g}"] if least else [])])
 
 

@@ -92,7 +92,7 @@ class CellConfig:
         choice = self.drafting.sampling
         if choice is not DraftSamplingChoice.auto:
             return DraftSampling[choice.name]
-        if not self.drafter.has_model or self.drafts_dynamic_tree:
+        if not self.drafter.traits.has_network or self.drafts_dynamic_tree:
             return DraftSampling.greedy
         if self.is_served and not isinstance(self.verification.method, OwnMethod):
             of_engine = self.server.traits.drafts_of(self.verification.method)

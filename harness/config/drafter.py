@@ -38,6 +38,7 @@ class DrafterKind(Member):
     draft_model = "draft_model", "harness.drafters.draft_model:DraftModel"
     ngram = "ngram", "harness.drafters.ngram:Ngram"
     suffix = "suffix", "harness.drafters.suffix:Suffix"
+    self_speculation = "self_speculation", "harness.drafters.self_speculation:SelfSpeculation"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class DrafterTraits:
 
     has_model: bool = False
     """Whether it is a network that the harness loads."""
+    is_of_target: bool = False
+    """Whether it is a network made of the target's own weights, so that nothing else is loaded."""
     is_one_hot: bool = False
     """Whether it has no distribution to draw from."""
     drafts_trees: bool = False
@@ -56,6 +59,11 @@ class DrafterTraits:
     """Whether the built-in target has one."""
     name: str = "{kind}"
     """What tables call it, by its settings."""
+
+    @property
+    def has_network(self) -> bool:
+        """Whether it is a network of ours, which drafts by rows of logits."""
+        return self.has_model or self.is_of_target
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,19 @@ class DrafterConfig:
     def build(self, setup: DrafterSetup) -> Drafter:
         """The drafter itself."""
         raise NotImplementedError
+
+    def of_target(self, target: TargetModel) -> TargetModel:
+        """The network that a kind with `is_of_target` makes of its target.
+
+        Raises:
+            ValueError: the target does not allow it.
+        """
+        raise NotImplementedError
+
+    @property
+    def network_key(self) -> tuple[object, ...]:
+        """What its network follows from beside files and `head_choices`."""
+        return ()
 
     def __reduce__(self) -> Any:
         """Another process imports one of the user's own by its path."""

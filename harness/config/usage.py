@@ -54,12 +54,12 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (
         ("drafting.min_confidence",),
-        lambda view: view.has_model and view.drafts_local_chain,
+        lambda view: view.has_network and view.drafts_local_chain,
         f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
     ),
     (
         ("drafting.depth",),
-        lambda view: view.drafts_local_chain and (view.has_model or view.value("drafting.min_confidence") == 0),
+        lambda view: view.drafts_local_chain and (view.has_network or view.value("drafting.min_confidence") == 0),
         "with backend=local and without drafting.tree, since a tree has one depth, and confidence only "
         f"{_WITH_A_MODEL}",
     ),

@@ -67,9 +67,9 @@ class SettingsView:
         return cls(value, config.get("draft_sampling"), config.get("device"), config.get("dtype"))
 
     @property
-    def has_model(self) -> bool:
-        """Whether the drafter is a network of its own."""
-        return self._drafter.has_model
+    def has_network(self) -> bool:
+        """Whether the drafter is a network of ours, of its own weights or of its target's."""
+        return self._drafter.has_network
 
     @property
     def has_draft_cache(self) -> bool:
@@ -105,13 +105,13 @@ class SettingsView:
     def constrains_drafts(self) -> bool:
         """Whether drafts are drawn for answers that follow a grammar."""
         policy = self.value("constraint.policy")
-        return self.has_model and not self.is_served and policy not in (None, PolicyKind.none.value)
+        return self.has_network and not self.is_served and policy not in (None, PolicyKind.none.value)
 
     @property
     def takes_checkpoint(self) -> bool:
         """Whether the drafter is read from a folder or sized by one, and not by its target alone."""
         is_sized_by_target = self._drafter.in_target and self.value("drafter.weights") == Weights.random.value
-        return self.has_model and not is_sized_by_target
+        return self._drafter.has_model and not is_sized_by_target
 
     @property
     def reads_drafter_files(self) -> bool:

@@ -68,6 +68,8 @@ class LoadedHead:
     """Of its checkpoint; None for random weights."""
     random_fingerprint: str | None = None
     """Identifies random weights; None for those of a checkpoint."""
+    is_of_target: bool = False
+    """Whether its weights are the target's own, loaded and made ready with it."""
 
     @cached_property
     def num_positions(self) -> int:
@@ -111,13 +113,15 @@ class DrafterSetup(NamedTuple):
 
 
 def load_head(config: DrafterConfig, target: TargetModel) -> LoadedHead | None:
-    """Load or draw the network of a drafter for this target; None for the kinds that have none.
+    """Load or draw the network of a drafter for this target, or make it of the target; None for the kinds without one.
 
     For a target on the meta device it is on it too.
 
     Raises:
         ValueError: the files do not fit the kind or the target.
     """
+    if config.traits.is_of_target:
+        return LoadedHead(config.of_target(target), None, is_of_target=True)
     if not isinstance(config, NetworkConfig):
         return None
     if target.head_obstacle is not None and config.kind is not DrafterKind.draft_model:

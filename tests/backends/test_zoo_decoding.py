@@ -7,7 +7,7 @@ import pytest
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.drafter import DrafterKind, drafter_of, drafter_traits
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.models import Weights
 from harness.config.sections import BackendConfig, DecodingConfig
@@ -26,7 +26,10 @@ DRAFTERS = [
     DrafterKind.ngram,
     DrafterKind.peagle,
     DrafterKind.dflash,
+    DrafterKind.self_speculation,
 ]
+GIVEN = {DrafterKind.dflash: {"weights": Weights.random}, DrafterKind.self_speculation: {"skip_layers": (3, 6)}}
+"""Settings that a drafter needs."""
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
 
@@ -48,9 +51,8 @@ def cell(
     fused: bool | None = None,
     tree: str | None = None,
 ) -> CellConfig:
-    weights = {} if drafter_traits(drafter.value).in_zoo else {"weights": Weights.random}
     return CellConfig(
-        drafter=drafter_of(drafter, **weights),
+        drafter=drafter_of(drafter, **GIVEN.get(drafter, {})),
         drafting=DraftingConfig(4, tree=tree),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=Verification(method),
@@ -101,6 +103,7 @@ def test_greedy_decoding_emits_the_baselines_tokens(drafter, method, store, base
         (DrafterKind.eagle3, "3-2", TreeMethod.traversal),
         (DrafterKind.mtp, "2-1-1", TreeMethod.kseq),
         (DrafterKind.draft_model, "[-1,-1,-1,0,0,1,3,6]", TreeMethod.traversal),
+        (DrafterKind.self_speculation, "2-2", TreeMethod.recursive),
     ],
     ids=lambda item: getattr(item, "value", item),
 )

@@ -140,6 +140,22 @@ def test_a_draft_model_is_read_whole_for_every_token():
     )
 
 
+def test_a_target_without_layers_reads_those_that_are_left_and_keeps_keys_of_its_own():
+    """Three of five. Would catch the cost of the whole target, and a cache of all its layers."""
+    engine = tiny_engine("self_speculation", num_speculative_tokens=NUM_TOKENS)
+    rows = (2 * NUM_SLOTS + (NUM_TOKENS - 1) * NUM_SLOTS) * H
+    assert round_cost(engine.step, NUM_SLOTS, LENGTH).to_json()["floor"] == dict(
+        **TARGET,
+        draft_weight_bytes=BYTES * (NUM_TOKENS * (3 * LAYER + H) + rows),
+        draft_output_bytes=BYTES * NUM_TOKENS * OUTPUT,
+        draft_cache_bytes=BYTES * NUM_TOKENS * NUM_SLOTS * 3 * (LENGTH - 2) * 2 * KEYS,
+        draft_logit_bytes=NUM_SLOTS * NUM_TOKENS * (VOCAB_SIZE * BYTES + 16),
+        extend_weight_bytes=0,
+        extend_cache_bytes=0,
+    )
+    assert 5 * engine.drafter.cache_bytes == 3 * engine.cache_bytes
+
+
 GLM_ATTENTION = H * 18 + 18 + 18 * 5 * 20 + H * 22 + 14 + 14 * 5 * 22 + 50 * H
 EXPERT = 3 * H * 16
 ROUNDED = 4

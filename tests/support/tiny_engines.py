@@ -29,6 +29,7 @@ from harness.models.head import Head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
+from harness.models.without_layers import without_layers
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.methods import TreeMethod
 from tests.support.tiny_models import VOCAB_SIZE, random_target, randomize
@@ -37,6 +38,8 @@ NUM_SLOTS = 3
 DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
 DEFAULT_SAMPLING = SamplingSettings(0.8)
 KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram")
+SKIPPED = (1, 3)
+"""Layers of the five that self_speculation leaves out."""
 
 
 def tiny_head(kind: str, target: TargetModel) -> Head:
@@ -96,8 +99,9 @@ def tiny_engine(
         drafter = NoDrafter()
     elif kind == "ngram":
         drafter = NgramDrafter(3, 1) if tree is None else NgramTreeDrafter(3, 1, tree)
-    elif kind == "draft_model":
-        model = ready(random_target(seed=9, num_hidden_layers=1))
+    elif kind in ("draft_model", "self_speculation"):
+        is_own = kind == "draft_model"
+        model = ready(random_target(seed=9, num_hidden_layers=1)) if is_own else without_layers(target, SKIPPED)
         if tree is None:
             drafter = DraftModelDrafter(model, draft_sampling, shape, caching)
         else:

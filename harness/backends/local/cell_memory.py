@@ -68,7 +68,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     weights: dict[object, Need] = {
         target: weights_need(f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
     }
-    if head is not None:
+    if head is not None and not head.is_of_target:
         what = f"the drafter {drafter.kind.value}"
         weights[head] = weights_need(what, head.module, is_there=loaded.has_head(drafter))
     sizes, found = engine.settings, CacheBytes.of(engine)

@@ -185,7 +185,11 @@ class EngineOfCell:
         models = self._models.meta_models
         head = models.head(self._cell.drafter)
         found = {"target": _digest(models.target.random_fingerprint, models.target.path)}
-        return found if head is None else found | {"drafter": _digest(head.random_fingerprint, head.folder)}
+        return (
+            found
+            if head is None or head.is_of_target
+            else found | {"drafter": _digest(head.random_fingerprint, head.folder)}
+        )
 
     @property
     def steps(self) -> str:

@@ -101,7 +101,7 @@ class Models:
         key = _head_key(config)
         if key not in self._heads:
             loaded = load_head(config, self.target)
-            if loaded is not None:
+            if loaded is not None and not loaded.is_of_target:
                 if self._has_fp8_cache and isinstance(loaded.head, TargetModel):
                     _keep_in_fp8(loaded.head)
                 lay_out(loaded.module)
@@ -183,4 +183,4 @@ def _check_converts(device: torch.device) -> None:
 
 def _head_key(config: DrafterConfig) -> tuple[object, ...]:
     sources = config.kind, config.path, config.revision, config.weights, config.shape
-    return *sources, *config.accept_unknown, config.head_choices
+    return *sources, *config.accept_unknown, config.head_choices, *config.network_key
