@@ -9,7 +9,7 @@ import json
 import random
 
 from experiments.zoo.json_text import TASKS, Task, schema_of
-from harness.workload.formats import prompt_file
+from harness.workload.prompt_files import prompt_file
 
 FILE = prompt_file("builtin:reasoning_json.jsonl")
 SEED = 20261121

@@ -184,10 +184,9 @@ def _constraint(config: Mapping[str, Any]) -> str:
 def _workload(config: Mapping[str, Any]) -> str:
     if config.get("dataset"):
         return str(config["dataset"])
-    if config.get("path"):
-        path = Path(config["path"])
-        return "/".join(part for part in (path.parent.name, path.name) if part)
-    return "builtin"
+    given = config.get("path") or []
+    paths = [Path(path) for path in ([given] if isinstance(given, str) else given)]
+    return ", ".join("/".join(part for part in (path.parent.name, path.name) if part) for path in paths) or "builtin"
 
 
 _IN_NAMES = {

@@ -79,9 +79,12 @@ def was_brought(module: str) -> bool:
 Ours = TypeVar("Ours")
 if TYPE_CHECKING:
     OrImported: TypeAlias = Ours | ImportPath
-else:  # OmegaConf takes a union with str, but none with a class of it
+    TextOrTexts: TypeAlias = str | list[str] | None
+else:  # OmegaConf takes a union with str, but none with a class of it, nor with a list
     OrImported = Ours | str
-"""`OrImported[SomeEnum]` is the type of a field that `named` resolves in `__post_init__`."""
+    TextOrTexts = Any
+"""`OrImported[SomeEnum]` is the type of a field that `named` resolves in `__post_init__`, `TextOrTexts` that of a text, a
+list of texts, or null."""
 
 
 def is_import_path(name: str) -> bool:

@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from harness.config.imported import FORM
+from harness.config.imported import FORM, TextOrTexts
 from harness.config.run import ONLY_IN_FILES, RUN_UNIONS, RunConfig
 from harness.config.union import Union, mutable, with_lists
 
@@ -35,6 +35,7 @@ _TYPE_WORDS = {
     float: "a number",
     bool: "true or false",
     str: "text",
+    str | list[str]: "text, or a list such as [first,second]",
     list[str]: "a list such as [first,second]",
     list[int]: "a list of whole numbers such as [2,18,33]",
     list[float]: "a list of numbers such as [0.8,0.6]",
@@ -54,7 +55,7 @@ class Setting:
 
     key: str
     type: Any
-    """int, float, bool, str, a list or tuple of str or float, or an Enum class."""
+    """int, float, bool, str, a list or tuple of str or float, str or a list of it, or an Enum class."""
     optional: bool
     """Whether null is a value."""
     default: Any
@@ -166,6 +167,8 @@ def _default(item: Field[Any]) -> Any:
 
 def _members(hint: Any) -> tuple[Any, bool, bool]:
     """(type of the setting, whether an object may be imported in its place, whether null is a value)"""
+    if hint is TextOrTexts:
+        return str | list[str], False, True
     if not isinstance(hint, types.UnionType) and typing.get_origin(hint) is not typing.Union:
         return hint, False, False
     members = typing.get_args(hint)

@@ -32,10 +32,15 @@ class Member(Enum):
         return member
 
     @cached_property
+    def named(self) -> Any:
+        """What its path names."""
+        module, _, name = self.path.partition(":")
+        return getattr(import_module(module), name)
+
+    @property
     def settings(self) -> type[Any]:
         """The class of its settings."""
-        module, _, name = self.path.partition(":")
-        found: type[Any] = getattr(import_module(module), name)
+        found: type[Any] = self.named
         return found
 
 

@@ -17,6 +17,7 @@ from harness.config.drafter import DrafterKind
 from harness.config.tree import is_chain
 from harness.config.union import Union
 from harness.config.view import SettingsView
+from harness.config.workload import Layout
 from kernels.methods import DraftSampling
 
 _WITH_A_MODEL = "with a drafter that is a model, such as drafter=eagle3"
@@ -97,9 +98,16 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "target.path",
     ),
     (
-        ("workload.split", "workload.column", "workload.subset", "workload.files"),
+        ("workload.split", "workload.subset", "workload.files"),
         lambda view: view.value("workload.dataset") is not None,
         "with workload.dataset (workload=hf)",
+    ),
+    (
+        ("workload.column",),
+        lambda view: (
+            view.value("workload.dataset") is not None and view.value("workload.layout") in (None, Layout.auto.value)
+        ),
+        "with workload.dataset (workload=hf) and without workload.layout, which reads whole rows",
     ),
     (
         ("constraint.parser", "constraint.kind", "constraint.grammar"),
@@ -143,11 +151,10 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with backend=local; what serves says this itself",
     ),
     (
-        ("workload.history",),
+        ("workload.history", "workload.layout"),
         lambda view: view.value("workload.path") is not None or view.value("workload.dataset") is not None,
         "with workload.path or workload.dataset",
     ),
-    (("workload.layout",), lambda view: view.value("workload.path") is not None, "with workload.path"),
     (
         ("backend.prompt_tokens_beside_rounds",),
         lambda view: view.may_use_graphs,

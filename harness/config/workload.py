@@ -6,22 +6,25 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from harness.config.imported import OrImported, TextOrTexts, named
 from harness.config.models import require
+from harness.config.union import Member
 
 
-class Layout(Enum):
-    """Layout of a prompt file."""
+class Layout(Member):
+    """Layout of the records of a prompt file, with PACKAGE.MODULE:NAME of its `Format`; where none is named, the first
+    that recognises the records is taken."""
 
     auto = "auto"
-    mt_bench = "mt_bench"
-    spec_bench = "spec_bench"
-    gsm8k = "gsm8k"
-    humaneval = "humaneval"
-    json_schemas = "json_schemas"
-    messages = "messages"
-    share_gpt = "share_gpt"
-    alpaca = "alpaca"
-    plain = "plain"
+    spec_bench = "spec_bench", "harness.workload.formats.spec_bench:FORMAT"
+    mt_bench = "mt_bench", "harness.workload.formats.mt_bench:FORMAT"
+    gsm8k = "gsm8k", "harness.workload.formats.gsm8k:FORMAT"
+    humaneval = "humaneval", "harness.workload.formats.humaneval:FORMAT"
+    json_schemas = "json_schemas", "harness.workload.formats.json_schemas:FORMAT"
+    plain = "plain", "harness.workload.formats.plain:FORMAT"
+    messages = "messages", "harness.workload.formats.messages:FORMAT"
+    share_gpt = "share_gpt", "harness.workload.formats.share_gpt:FORMAT"
+    alpaca = "alpaca", "harness.workload.formats.alpaca:FORMAT"
 
 
 class History(Enum):
@@ -43,11 +46,12 @@ class TooLong(Enum):
 class WorkloadConfig:
     """The prompts: which, how many, in which order, when they arrive."""
 
-    path: str | None = None
-    """JSON Lines file (also .gz) or JSON array, or builtin:NAME for one of the package; null without a dataset is the
-    built-in set of 80 prompts."""
-    layout: Layout = Layout.auto
-    """Layout of the file; auto looks at the first record."""
+    path: TextOrTexts = None
+    """JSON Lines file (also .gz) or JSON array, or builtin:NAME for one of the package, or several of them such as
+    [a.jsonl,b.jsonl]; null without a dataset is the built-in set of 80 prompts."""
+    layout: OrImported[Layout] = Layout.auto
+    """Layout of the files, or of the rows of a data set; auto looks at the records of each file, and reads one column
+    of a data set."""
     dataset: str | None = None
     """Hugging Face data set id."""
     subset: str | None = None
@@ -82,8 +86,21 @@ class WorkloadConfig:
     too_long: TooLong = TooLong.skip
     """A prompt that does not fit beside max_new_tokens: leave it out (counted in the record) or stop."""
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files; none where `path` is null."""
+        return (self.path,) if isinstance(self.path, str) else tuple(self.path or ())
+
     def __post_init__(self) -> None:
-        require(self.path != "", "workload.path", "a JSON Lines file (workload.path=FILE)", "nothing")
+        self.layout = named("workload.layout", Layout.__members__, self.layout)
+        require(
+            self.path is None or (bool(self.paths) and all(self.paths)),
+            "workload.path",
+            "a JSON Lines file (workload.path=FILE)",
+            "nothing",
+        )
+        if isinstance(self.path, list) and len(self.path) == 1:
+            (self.path,) = self.path
         require(self.path is None or self.dataset is None, "workload", "path or dataset, not both", "both")
         require(
             self.request_rate is None or 0 < self.request_rate < math.inf,

@@ -15,9 +15,9 @@ from itertools import cycle, islice
 
 from harness.config.schema import SettingsError
 from harness.config.workload import History, Layout, WorkloadConfig
-from harness.workload.formats import prompt_file, read_prompts
-from harness.workload.hub_dataset import read_hub_prompts
+from harness.workload.hub_dataset import check_filled_in, read_hub_prompts
 from harness.workload.prompt import Prompt
+from harness.workload.prompt_files import prompt_file, read_files, read_prompts
 
 BUILTIN_PROMPTS = prompt_file("builtin:builtin.jsonl")
 
@@ -109,6 +109,7 @@ def fingerprint(prompts: Iterable[Prompt]) -> str:
 
 def _read(config: WorkloadConfig) -> list[Prompt]:
     prompts = _read_all(config)
+    check_filled_in(prompts, "workload.path" if config.dataset is None else f"workload.dataset: {config.dataset}")
     if config.history is not History.generated and not any(prompt.histories for prompt in prompts):
         raise SettingsError(
             f"workload.history={config.history.value}: expected conversations with answers of their own (messages, "
@@ -120,14 +121,11 @@ def _read(config: WorkloadConfig) -> list[Prompt]:
 def _read_all(config: WorkloadConfig) -> list[Prompt]:
     if config.dataset is not None:
         return read_hub_prompts(
-            config.dataset, config.subset, config.split, config.column, config.files, config.history
+            config.dataset, config.subset, config.split, config.column, config.files, config.history, config.layout
         )
     if config.path is None:
         return read_prompts(BUILTIN_PROMPTS, Layout.plain)
-    path = prompt_file(config.path)
-    if not path.is_file():
-        raise SettingsError(f"workload.path: expected a JSON Lines file, found nothing at {path}")
-    return read_prompts(path, config.layout, config.history)
+    return read_files(config.paths, config.layout, config.history)
 
 
 def _filter(prompts: list[Prompt], categories: list[str]) -> list[Prompt]:

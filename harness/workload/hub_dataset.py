@@ -1,7 +1,7 @@
-"""Prompts from a column of a Hugging Face data set.
+"""Prompts from a column of a Hugging Face data set, or from whole rows of a layout of prompt files.
 
-`datasets` and `huggingface_hub` are imported on the first call only, because that is slow. This module knows neither
-layouts of prompt files nor the order in which prompts are run.
+`datasets` and `huggingface_hub` are imported on the first call only, because that is slow. This module does not know
+the order in which prompts are run.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from harness.config.imported import ImportPath
 from harness.config.schema import SettingsError
-from harness.config.workload import History
-from harness.workload.formats import json_lines
+from harness.config.workload import History, Layout
+from harness.workload.formats.record import Place
 from harness.workload.hub_lookup import not_on_hub, offline
-from harness.workload.line_keys import REFUSED, is_given, refused_beside
+from harness.workload.line_keys import REFUSED, is_given, refused_beside, without_nulls
 from harness.workload.messages import is_conversation, prompt_of
 from harness.workload.prompt import Prompt
+from harness.workload.prompt_files import json_lines, layout_name, prompt_of_record
 
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 """How a prompt of nvidia/SPEED-Bench begins that must be fetched from its source first
 (specdec_bench/datasets/speed.py of NVIDIA/Model-Optimizer)."""
 FILL_IN = (
     "fill them in with examples/specdec_bench/prepare_data.py of NVIDIA/Model-Optimizer, which writes "
-    "DIR/speed/qualitative/test.parquet, and give workload.dataset=DIR/speed/qualitative workload.subset=null"
+    "DIR/speed/qualitative/test.parquet, and give workload.dataset=DIR/speed/qualitative workload.subset=null; or with "
+    "nemo_skills/dataset/speed-bench/prepare.py of NVIDIA-NeMo/Skills, which writes qualitative.jsonl: workload.path"
 )
 
 
@@ -37,14 +41,15 @@ def read_hub_prompts(
     column: str,
     files: str | None = None,
     history: History = History.generated,
+    layout: Layout | ImportPath = Layout.auto,
 ) -> list[Prompt]:
     """Read every prompt of a split, in its order, or of some files, in the order of their names.
 
-    A cell of the column holds a text (one turn), a list of texts (turns), or a list of messages
-    (harness.workload.messages). Prompts are named split/row; a text
-    column `category` gives the category, else it is the data set's name. Of files, their names stand for the split and
-    the category. Columns that were not chosen are not read; one that would change a request, such as stop, context, or
-    Alpaca's input beside an instruction, is refused where a row has something there.
+    With a layout a row is a record of it, as a line of a file is (harness.workload.formats). Without, a cell of the
+    column holds a text (one turn), a list of texts (turns), or a list of messages (harness.workload.messages). Prompts
+    are named split/row; a text column `category` gives the category, else it is the data set's name. Of files, their
+    names stand for the split and the category. Columns that were not chosen are not read; one that would change a
+    request, such as stop, context, or Alpaca's input beside an instruction, is refused where a row has something there.
 
     Args:
         dataset: id on the hub, or a local folder of data files. What lies in the local Hub cache is read offline.
@@ -53,25 +58,27 @@ def read_hub_prompts(
         column: the column that holds the prompt.
         files: pattern of the JSON Lines files to read instead of a split, such as *.jsonl.
         history: whose answers stand between the turns of messages.
+        layout: of the rows; auto reads the column.
 
     Raises:
         SettingsError: the data set, split, files or column are not available, or a row holds something else, a
             placeholder of a prompt, or a part of its prompt in another column.
     """
     if files is not None:
-        prompts = _of_files(dataset, files, column, history)
-    else:
-        prompts = _of_split(dataset, subset, split, column, history)
+        return _of_files(dataset, files, column, history, layout)
+    return _of_split(dataset, subset, split, column, history, layout)
+
+
+def check_filled_in(prompts: Sequence[Prompt], source: str) -> None:
+    """Raises SettingsError where a prompt of SPEED-Bench stands for one that must be fetched from its source."""
     num_missing = sum(any(turn.startswith(PLACEHOLDER) for turn in prompt.turns) for prompt in prompts)
     if num_missing:
         raise SettingsError(
-            f"workload.dataset: expected prompts, found placeholders in {num_missing} of the {len(prompts)} rows of "
-            f"{dataset}; {FILL_IN}"
+            f"{source}: expected prompts, found placeholders in {num_missing} of the {len(prompts)}; {FILL_IN}"
         )
-    return prompts
 
 
-def _of_files(dataset: str, files: str, column: str, history: History) -> list[Prompt]:
+def _of_files(dataset: str, files: str, column: str, history: History, layout: Layout | ImportPath) -> list[Prompt]:
     folder = Path(dataset) if Path(dataset).is_dir() else _snapshot(dataset, files)
     paths = sorted(path for path in folder.glob(files) if path.is_file())
     if not paths:
@@ -80,6 +87,9 @@ def _of_files(dataset: str, files: str, column: str, history: History) -> list[P
     for path in paths:
         for line, row in json_lines(path):
             place = f"{dataset}, {path.name}:{line}"
+            if layout is not Layout.auto:
+                prompts.append(_prompt_of_row(row, layout, Place(line, path.stem), history, place))
+                continue
             if not isinstance(row, dict) or column not in row:
                 found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
                 raise SettingsError(f"{place}: expected an object with {column} (workload.column), found {found}")
@@ -89,8 +99,16 @@ def _of_files(dataset: str, files: str, column: str, history: History) -> list[P
     return prompts
 
 
-def _of_split(dataset: str, subset: str | None, split: str, column: str, history: History) -> list[Prompt]:
+def _of_split(
+    dataset: str, subset: str | None, split: str, column: str, history: History, layout: Layout | ImportPath
+) -> list[Prompt]:
     table = _load(dataset, subset, split)
+    if layout is not Layout.auto:
+        place = f"{dataset}, row {split}/"
+        return [
+            _prompt_of_row(row, layout, Place(index + 1, layout_name(layout)), history, f"{place}{index}")
+            for index, row in enumerate(table)
+        ]
     if column not in table.column_names:
         raise SettingsError(
             f"workload.column: expected a column of {dataset} ({', '.join(table.column_names)}), found {column!r}"
@@ -109,6 +127,14 @@ def _of_split(dataset: str, subset: str | None, split: str, column: str, history
     if not prompts:
         raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
+
+
+def _prompt_of_row(row: Any, layout: Layout | ImportPath, where: Place, history: History, place: str) -> Prompt:
+    """The prompt of a whole row."""
+    try:
+        return prompt_of_record(without_nulls(row), layout, where, history)
+    except ValueError as error:
+        raise SettingsError(f"{place}: layout {layout.value}: {error}") from error
 
 
 def _check_absent(name: str, value: Any, place: str) -> None:

@@ -20,7 +20,7 @@ from harness.records.files import read_cell, write_cell
 from harness.records.strict_json import parse_json, typed
 from harness.report.page import run_page
 from harness.workload.conversations import fingerprint
-from harness.workload.formats import read_prompts
+from harness.workload.prompt_files import read_prompts
 from tests.runner.test_round_terms import terms_of_two
 from tests.support.damaged_json import at_place, damaged
 from tests.support.example_records import coarse_cell, example_cell

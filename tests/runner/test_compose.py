@@ -14,6 +14,7 @@ from harness.config.schema import SettingsError, all_settings, group_options
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.overrides import read_overrides
 from kernels.methods import NAMED_METHODS, TreeMethod
+from tests.support.prompt_files import write_lines
 
 NEEDED = {
     **{
@@ -136,8 +137,17 @@ def test_a_single_cell_gets_its_baseline():
         ("verification.rates=[0.8,0.5],[0.9,0.4]", [[0.8, 0.5], [0.9, 0.4]]),
         ("workload.path=größe.jsonl,'a ö',zzzö", ["größe.jsonl", "a ö", "zzzö"]),
         ("workload.categories=[日本語],[öf6]", [["日本語"], ["öf6"]]),
+        ("workload.path=[a.jsonl,7],b.jsonl", [["a.jsonl", "7"], "b.jsonl"]),
     ],
-    ids=["range", "range of numbers", "glob", "lists", "letters that Hydra's grammar does not have", "lists of them"],
+    ids=[
+        "range",
+        "range of numbers",
+        "glob",
+        "lists",
+        "letters that Hydra's grammar does not have",
+        "lists of them",
+        "files together and alone",
+    ],
 )
 def test_ranges_globs_and_lists_are_sweeps_too(argument, values):
     given = read_overrides([argument])
@@ -198,6 +208,15 @@ def test_a_prompt_file_is_taken_without_an_experiment():
     plan = compose_plan([f"workload.path={MT_BENCH}", "drafter=eagle3"])
     assert [summary(cell)[0] for cell in plan.cells] == ["none", "eagle3"]
     assert plan.is_unnamed and plan.folder == Path("results/runs") / plan.name
+
+
+def test_several_files_are_the_prompts_of_one_cell(tmp_path):
+    """Would catch a list that becomes a sweep, or whose files are not looked for before work."""
+    there = [str(write_lines(tmp_path / name, "Hello")) for name in ("a.jsonl", "b.jsonl")]
+    (cell,) = compose_plan(["drafter=none", f"workload.path=[{','.join(there)}]"]).cells
+    assert cell.workload.paths == tuple(there)
+    with pytest.raises(SettingsError, match=r"workload\.path: expected a JSON Lines file, found none at '.*c\.jsonl'"):
+        compose_plan(["drafter=none", f"workload.path=[{there[0]},{tmp_path / 'c.jsonl'}]"])
 
 
 def test_name_and_folder_can_be_given():

@@ -10,6 +10,7 @@ SHARED = ROOT.parent / "shared" / "data"
 
 
 def write_lines(path: Path, *values: object) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
     return path
 

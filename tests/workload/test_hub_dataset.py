@@ -16,6 +16,7 @@ from harness.workload.hub_dataset import PLACEHOLDER
 from harness.workload.hub_lookup import Repository, asked_at_once, not_on_hub
 from harness.workload.prompt import Prompt
 from tests.support.own_process import output_of
+from tests.support.prompt_files import write_lines
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 MESSAGES = [
@@ -206,13 +207,47 @@ def test_speed_bench_that_is_not_filled_in_is_refused_and_the_filled_one_is_take
     """Would catch placeholders that are measured as prompts."""
     rows = [*SPEED_BENCH_ROWS, dict(SPEED_BENCH_ROWS[0], turns=[f"{PLACEHOLDER} USING SPECDEC_BENCH\n\n{{question}}"])]
     folder = put(hub, "nvidia/SPEED-Bench", {"README.md": CARD, "qualitative/test.jsonl": rows})
-    with pytest.raises(ValueError, match=r"placeholders in 1 of the 4 rows .*prepare_data\.py .* workload\.dataset="):
+    with pytest.raises(ValueError, match=r"placeholders in 1 of the 4; .*prepare_data\.py .* workload\.dataset="):
         load_prompts(workload_of("workload=speed_bench"), seed=0)
     (folder / "qualitative" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in SPEED_BENCH_ROWS))
     filled = workload_of(
         "workload=speed_bench", f"workload.dataset={folder / 'qualitative'}", "workload.subset=null",
     )  # fmt: skip
     assert len(load_prompts(filled, seed=0)) == 3
+
+
+def test_speed_bench_as_nemo_skills_prepares_it_is_read_as_a_file(tmp_path):
+    """Would catch a column of the prepared form that is refused, turns that are lost, and rows left to be filled in."""
+    beside = {"sub_category": "", "source": "x", "src_id": "x_1", "difficulty": "easy", "multiturn": True}
+    rows = [
+        {
+            "question_id": f"q{number}",
+            "category": "coding",
+            "messages": [{"role": "user", "content": turn} for turn in asked],
+        }
+        | beside
+        for number, asked in enumerate((["One?", "Two?"], ["Three?"]))
+    ]
+    path = write_lines(tmp_path / "qualitative.jsonl", *rows)
+    config = WorkloadConfig(path=str(path), shuffle=False)
+    assert load_prompts(config, seed=0) == [
+        Prompt("1", "coding", ("One?", "Two?")), Prompt("2", "coding", ("Three?",)),
+    ]  # fmt: skip
+    rows[1]["messages"][0]["content"] = f"{PLACEHOLDER} USING SPECDEC_BENCH"
+    with pytest.raises(ValueError, match=r"workload\.path: expected prompts, found placeholders in 1 of the 2; .*Ski"):
+        load_prompts(WorkloadConfig(path=str(write_lines(path, *rows))), seed=0)
+
+
+def test_rows_of_a_named_layout_are_read_whole(tmp_path):
+    """Would catch a data set that loses what its file keeps: id, category and the answer beside it."""
+    rows = [{"question": "1 + 1?", "answer": "#### 2"}, {"question": "2 + 2?", "answer": "#### 4"}]
+    file = write_lines(tmp_path / "maths" / "test.jsonl", *rows)
+    of_file = load_prompts(WorkloadConfig(path=str(file)), seed=0)
+    for settings in ({}, {"files": "test.jsonl"}):
+        config = WorkloadConfig(dataset=str(file.parent), layout="gsm8k", **settings)
+        assert load_prompts(config, seed=0) == of_file
+    with pytest.raises(ValueError, match=r"row test/0: layout humaneval: expected fields task_id, prompt, found"):
+        load_prompts(WorkloadConfig(dataset=str(file.parent), layout="humaneval"), seed=0)
 
 
 def test_speculator_benchmarks_are_read_by_file(hub):

@@ -11,9 +11,10 @@ from harness.config.sampling import GivenSampling, SamplingSettings
 from harness.config.workload import History, Layout, WorkloadConfig
 from harness.workload.chat import chat_messages, tools_of
 from harness.workload.conversations import conversations, fingerprint, load_prompts
-from harness.workload.formats import FIELDS, detect_layout, read_prompts
+from harness.workload.formats.record import Format
 from harness.workload.line_keys import LEFT_ALONE, REFUSED
 from harness.workload.prompt import Prompt
+from harness.workload.prompt_files import LAYOUTS, detect_layout, format_of, read_prompts
 from tests.support.prompt_files import make_prompts, shared_file, write_lines
 
 pytestmark = pytest.mark.fast
@@ -82,12 +83,15 @@ def test_compressed_files_and_blank_lines_read_like_plain_ones(tmp_path):
     ("content", "message"),
     [
         ('{"prompt": "a"}\n{"prompt": \n', r"prompts.jsonl:2: expected one JSON value on the line, found '{\"prompt\""),
-        ('{"prompt": "a"}\n\n{"other": 1}\n', r"prompts.jsonl:3: layout plain: expected .*prompt, text, turns; found"),
+        ('{"prompt": "a"}\n\n{"other": 1}\n', r"prompts.jsonl:3: layout plain: expected .*prompt, text, turns, found"),
         ('{"prompt": "a"}\n{"prompt": 5}\n', r"prompts.jsonl:2: .*expected prompt to be text .* found 5"),
         ('{"prompt": "a"}\n{"turns": []}\n', r"prompts.jsonl:2: .*one or more texts, found \[\]"),
         ('{"prompt": "a", "text": "b"}\n', r"prompts.jsonl:1: .*exactly one of prompt, text, turns"),
         ('"a"\n7\n', r"prompts.jsonl:2: .*expected text, or an object .* found int"),
-        ('{"answer": 1}\n', r"prompts.jsonl:1: expected a record of a known layout \(mt_bench, .* found fields answer"),
+        (
+            '{"answer": 1}\n',
+            r"prompts.jsonl:1: expected a record of a known layout \(spec_bench.* found fields answer",
+        ),
         (
             '{"prompt_id": "x", "text": "a"}\n{"prompt_id": "x", "text": "b"}\n',
             r":2: .*found 'x' again \(first on line 1",
@@ -132,6 +136,41 @@ def test_a_missing_file_is_refused(tmp_path):
         load_prompts(WorkloadConfig(path=str(tmp_path / "none.jsonl")), seed=0)
 
 
+def test_several_files_are_read_in_order_and_told_apart_by_their_names(tmp_path):
+    """Would catch ids that clash, a layout that is taken from the first file alone, and two files of one name."""
+    plain = write_lines(tmp_path / "mine.jsonl", "Hello", {"text": "Hi", "category": "chat"})
+    maths = write_lines(tmp_path / "maths.jsonl", {"question": "1 + 1?", "answer": "#### 2"})
+    config = WorkloadConfig(path=[str(plain), str(maths)], shuffle=False)
+    found = [(item.prompt_id, item.category, item.turns) for item in load_prompts(config, seed=0)]
+    assert found == [
+        ("mine/1", "mine", ("Hello",)),
+        ("mine/2", "chat", ("Hi",)),
+        ("maths/gsm8k/1", "gsm8k", ("1 + 1?",)),
+    ]
+    assert WorkloadConfig(path=[str(plain)]) == WorkloadConfig(path=str(plain))
+    again = tmp_path / "again" / "mine.jsonl.gz"
+    again.parent.mkdir()
+    again.write_bytes(gzip.compress(plain.read_bytes()))
+    with pytest.raises(ValueError, match=r"workload\.path: expected files of different names, .* found .*mine"):
+        load_prompts(replace(config, path=[str(plain), str(again)]), seed=0)
+
+
+OWN_LAYOUT = Format(("ask",), lambda row, place, _: Prompt(f"own/{place.line}", place.category, (row["ask"],)))
+
+
+def test_a_layout_of_one_s_own_is_named_by_its_module(tmp_path):
+    path = write_lines(tmp_path / "own.jsonl", {"ask": "Why?"}, {"ask": "How?", "tone": "kind"})
+    config = WorkloadConfig(path=str(path), layout=f"{__name__}:OWN_LAYOUT")
+    with pytest.raises(ValueError, match=r"own\.jsonl:2: layout .*:OWN_LAYOUT: expected the keys ask, sampling .*tone"):
+        load_prompts(config, seed=0)
+    write_lines(path, {"ask": "Why?"})
+    assert load_prompts(config, seed=0) == [Prompt("own/1", "OWN_LAYOUT", ("Why?",))]
+    with pytest.raises(ValueError, match=r"workload\.layout: expected .*:SHARED to be a .*Format"):
+        load_prompts(replace(config, layout="tests.support.prompt_files:SHARED"), seed=0)
+    with pytest.raises(ValueError, match=r"workload\.layout: expected one of auto, spec_bench, .*, or PACKAGE"):
+        WorkloadConfig(path=str(path), layout="csv")
+
+
 def test_a_prompt_without_text_cannot_be_built():
     with pytest.raises(ValueError, match="prompt x: expected one or more turns with text"):
         Prompt("x", "plain", ("Hello", " "))
@@ -156,6 +195,7 @@ def test_sampling_is_read_in_every_layout(tmp_path: Path):
         assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
 
 
+FIELDS = {layout: format_of(layout).fields for layout in LAYOUTS}
 RECORDS = {
     Layout.mt_bench: {"question_id": 1, "category": "stem", "turns": ["b"]},
     Layout.spec_bench: {"question_id": 1, "category": "qa", "turns": ["b"]},

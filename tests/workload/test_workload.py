@@ -10,8 +10,9 @@ import pytest
 
 from harness.config.workload import WorkloadConfig
 from harness.workload.conversations import BUILTIN_PROMPTS, Conversation, conversations, fingerprint, load_prompts
-from harness.workload.formats import MT_BENCH_CATEGORIES, read_prompts
+from harness.workload.formats import mt_bench
 from harness.workload.prompt import Prompt
+from harness.workload.prompt_files import read_prompts
 from tests.support.prompt_files import make_prompts, shared_file, write_lines
 
 pytestmark = pytest.mark.fast
@@ -36,7 +37,7 @@ def test_gaps_between_arrivals_follow_the_rate():
 
 def test_builtin_set_has_ten_prompts_of_two_turns_in_each_category():
     prompts = load_prompts(WorkloadConfig(), seed=0)
-    assert Counter(prompt.category for prompt in prompts) == dict.fromkeys(MT_BENCH_CATEGORIES, 10)
+    assert Counter(prompt.category for prompt in prompts) == dict.fromkeys(mt_bench.CATEGORIES, 10)
     assert {len(prompt.turns) for prompt in prompts} == {2}
     assert len({turn for prompt in prompts for turn in prompt.turns}) == 160
 

@@ -24,7 +24,7 @@ from harness.models.checkpoint import CheckpointError
 from harness.models.gguf import check_tokenizer, gguf_in, is_gguf, read_header
 from harness.models.shape import shape_names
 from harness.runner.plan.overrides import Given
-from harness.workload.formats import prompt_file
+from harness.workload.prompt_files import prompt_file
 from kernels.methods.hooks import runs_on_kernels
 
 
@@ -65,7 +65,7 @@ def check_target(target: TargetConfig, *, is_loaded: bool) -> None:
 
 def _check_paths(cells: Sequence[CellConfig]) -> None:
     """Files and folders that are named must be there."""
-    for path in dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None):
+    for path in dict.fromkeys(path for cell in cells for path in cell.workload.paths):
         if not os.path.isfile(prompt_file(path)):
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     for drafter in dict.fromkeys(cell.drafter.path for cell in cells):

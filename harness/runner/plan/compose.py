@@ -46,7 +46,7 @@ from harness.runner.plan.preferred_checkpoints import resolve_preferred
 from harness.runner.plan.run_plan import RunPlan, with_baselines
 from harness.runner.plan.typed_sections import member_section, root_schema, typed_section
 from harness.runner.plan.unnamed import in_own_folder
-from harness.workload.formats import prompt_file
+from harness.workload.prompt_files import prompt_file
 from kernels.methods import NAMED_METHODS
 
 SLOWEST_FIRST = (
@@ -342,9 +342,9 @@ def _without_missing_prompts(
     cells: Sequence[CellConfig], skipped: Sequence[tuple[Mapping[str, Any], str]]
 ) -> tuple[list[CellConfig], list[tuple[Mapping[str, Any], str]]]:
     """The cells whose prompts are there; those left out stand once for each file."""
-    paths = dict.fromkeys(cell.workload.path for cell in cells if cell.workload.path is not None)
+    paths = dict.fromkeys(path for cell in cells for path in cell.workload.paths)
     missing = [path for path in paths if not os.path.isfile(prompt_file(path))]
-    left = [cell for cell in cells if cell.workload.path not in missing]
+    left = [cell for cell in cells if not set(cell.workload.paths).intersection(missing)]
     reasons = [({"workload.path": path}, f"there is no file of prompts at {path}") for path in missing]
     return left, [*skipped, *reasons]
 

@@ -238,6 +238,12 @@ def _valid(setting: Setting, value: Any) -> Any:
     if setting.type == list[list[float]] and isinstance(value, list):
         # in lists of lists OmegaConf takes no whole number for a number
         value = [[_number(item) for item in row] if isinstance(row, list) else row for row in value]
+    if setting.type == str | list[str]:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, list | dict) for item in items):
+            raise _invalid(setting, value)
+        # a name that is written as a number stays text
+        value = value if value is None else [str(item) for item in items] if isinstance(value, list) else str(value)
     try:
         if setting.section in RUN_UNIONS:
             _check_of_member(setting, value)
