@@ -83,8 +83,8 @@ if TYPE_CHECKING:
 else:  # OmegaConf takes a union with str, but none with a class of it, nor with a list
     OrImported = Ours | str
     TextOrTexts = Any
-"""`OrImported[SomeEnum]` is the type of a field that `named` resolves in `__post_init__`, `TextOrTexts` that of a text, a
-list of texts, or null."""
+"""`OrImported[SomeEnum]` is the type of a field that `named` resolves in `__post_init__`. `TextOrTexts` is that of a
+text, a list of texts, or null."""
 
 
 def is_import_path(name: str) -> bool:
