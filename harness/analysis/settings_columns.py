@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.analysis.flat_settings import distinct_values, flattened
 from harness.analysis.sessions import sessions_label
-from harness.config.constraint import AnswerDrafts
+from harness.config.constraint import AnswerDrafts, PolicyKind
 from harness.config.drafter import DRAFTER, drafter_traits
 from harness.config.drafting import DraftingConfig, SiblingsChoice, siblings_of
 from harness.config.guarantee import rounding_labels, weights_label
@@ -175,9 +175,9 @@ def _weights(config: Mapping[str, Any]) -> str:
 def _constraint(config: Mapping[str, Any]) -> str:
     """The policy with what it applies to; empty in older records, which have no constraint."""
     section = config.get("constraint", {})
-    if section.get("policy") is None:
+    if section.get("policy") in (None, PolicyKind.free_text.value):
         return ""
-    is_free = section.get("drafts") == AnswerDrafts.free.value and SettingsView.of_record(config).constrains_drafts
+    is_free = used_settings(config)["constraint"].get("drafts") == AnswerDrafts.free.value
     return f"{section['policy']} ({section.get('parser')}, {section.get('kind')}{', free drafts' if is_free else ''})"
 
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.config.constraint import AnswerDrafts, ConstraintConfig
+from harness.config.constraint import (
+    CONSTRAINT,
+    AnswerConfig,
+    AnswerDrafts,
+    ConstraintConfig,
+    GrammarConfig,
+    PolicyKind,
+    constraint_of,
+)
 from harness.config.drafter import DRAFTER, DrafterConfig, DrafterKind, drafter_of, tree_drafters
 from harness.config.drafting import (
     DraftingConfig,
@@ -31,7 +39,7 @@ from harness.config.workload import WorkloadConfig
 from kernels.methods import DraftSampling, OwnMethod, SiblingDraws, VerificationMethod
 from kernels.verification import Verification
 
-UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION, SERVER)}
+UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION, CONSTRAINT, SERVER)}
 """The sections of a cell whose value is one of several dataclasses."""
 
 
@@ -53,7 +61,7 @@ class CellConfig:
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     verification: Verification = field(default_factory=lambda: Verification(VerificationMethod.probabilistic))
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
-    constraint: ConstraintConfig = field(default_factory=ConstraintConfig)
+    constraint: ConstraintConfig = field(default_factory=lambda: constraint_of(PolicyKind.free_text))
     backend: BackendConfig = field(default_factory=BackendConfig)
     server: ServerConfig = field(default_factory=lambda: server_of(Engine.plain))
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
@@ -69,11 +77,12 @@ class CellConfig:
     def imported(self) -> dict[str, ImportPath]:
         """The objects of the user's own that it uses, by setting."""
         named: dict[str, object] = {"backend.kind": self.backend.kind, "drafter.kind": self.drafter.kind}
+        named["constraint.policy"] = self.constraint.policy
         if not self.is_baseline:
             named["verification.method"] = self.verification.method.value
         if self.is_served:
             named["server.engine"] = self.server.engine
-        if self.constraint.policy is not None:
+        if isinstance(self.constraint, AnswerConfig):
             named["constraint.parser"] = self.constraint.parser
         return {key: ImportPath(name) for key, name in named.items() if isinstance(name, str) and is_import_path(name)}
 
@@ -163,7 +172,7 @@ def _lacks_method(cell: CellConfig) -> bool:
 
 
 def _draws_under_masks(cell: CellConfig) -> bool:
-    return cell.constraint.is_on and cell.constraint.drafts is AnswerDrafts.masked
+    return isinstance(cell.constraint, GrammarConfig) and cell.constraint.drafts is AnswerDrafts.masked
 
 
 INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
@@ -229,18 +238,20 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "constraint.drafts=free",
     ),
     (
-        lambda cell: cell.drafting.depth is not None and cell.constraint.policy is not None,
+        lambda cell: cell.drafting.depth is not None and isinstance(cell.constraint, AnswerConfig),
         "drafting.depth={drafting.depth} cannot be followed across the end of reasoning, found "
-        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.depth=null",
+        "constraint={constraint.policy.value}; use constraint=free_text or drafting.depth=null",
     ),
     (
-        lambda cell: cell.constraint.is_on and cell.verification.traits.ignores_tokens,
+        lambda cell: isinstance(cell.constraint, GrammarConfig) and cell.verification.traits.ignores_tokens,
         "verification={verification.method.value} accepts tokens whatever they are, so it cannot hold an answer to a "
         "grammar; use another method, or constraint=none",
     ),
     (
         lambda cell: (
-            cell.workload.thinking is False and cell.constraint.policy is not None and cell.constraint.parser != "none"
+            cell.workload.thinking is False
+            and isinstance(cell.constraint, AnswerConfig)
+            and cell.constraint.parser != "none"
         ),
         "workload.thinking=false ends reasoning in the prompt, so that constraint.parser={constraint.parser} finds no "
         "end in the answer; use constraint.parser=none",

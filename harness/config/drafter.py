@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import AS_FILED, HeadChoices, Weights, require
-from harness.config.union import Member, Union, immutable
+from harness.config.union import Member, Union, immutable, member_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +78,7 @@ class DrafterConfig:
     @property
     def kind(self) -> DrafterKind | ImportPath:
         """Its name."""
-        return _kind_of(f"{type(self).__module__}:{type(self).__qualname__}")
+        return member_of(self, DrafterKind)
 
     @property
     def has_model(self) -> bool:
@@ -242,11 +241,6 @@ def drafter_traits(kind: str) -> DrafterTraits:
 def tree_drafters() -> tuple[str, ...]:
     """The names of the drafters of ours that propose several tokens for a position."""
     return tuple(kind.value for kind in DrafterKind if kind.settings.traits.drafts_trees)
-
-
-@cache
-def _kind_of(path: str) -> DrafterKind | ImportPath:
-    return next((kind for kind in DrafterKind if kind.path == path), ImportPath(path))
 
 
 def _settings_of(name: str) -> type[DrafterConfig]:

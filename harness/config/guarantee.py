@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.config.cell import CellConfig
-from harness.config.constraint import POLICY_GUARANTEES
 from harness.config.models import Weights
 from kernels.methods import Guarantee
 
@@ -27,10 +26,9 @@ def guarantee(cell: CellConfig) -> Guarantee:
     if compares_with_another(cell):
         return Guarantee.biased
     promise = cell.verification.traits.guarantee
-    policy = cell.constraint.policy
-    if promise is not Guarantee.lossless or policy is None:
+    if promise is not Guarantee.lossless:
         return promise
-    return POLICY_GUARANTEES[policy][cell.decoding.sampling.truncates]
+    return cell.constraint.guarantees[cell.decoding.sampling.truncates]
 
 
 def compares_with_another(cell: CellConfig) -> bool:

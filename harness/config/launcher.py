@@ -5,19 +5,16 @@ The settings of each launcher stand in its module of harness.runner.launchers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness.config.imported import ImportPath
 from harness.config.models import require
-from harness.config.union import Union, immutable
+from harness.config.union import path_of, union_of
 
 if TYPE_CHECKING:
     from harness.runner.launchers.launcher import Launcher
     from harness.runner.plan.run_plan import RunPlan
 
-KEY = "launcher.kind"
 LAUNCHERS = {
     "local": "harness.runner.launchers.local:Local",
     "slurm": "harness.runner.launchers.slurm:Slurm",
@@ -41,7 +38,7 @@ class LauncherConfig:
     @property
     def kind(self) -> str:
         """Its name."""
-        path = f"{type(self).__module__}:{type(self).__qualname__}"
+        path = path_of(type(self))
         return next((name for name, ours in LAUNCHERS.items() if ours == path), path)
 
     def check(self) -> None:
@@ -86,36 +83,17 @@ def launcher_of(name: str, **settings: Any) -> LauncherConfig:
         ValueError: there is no such launcher, or a setting is out of range.
         TypeError: it has no such setting.
     """
-    return _settings_of(name)(**{key: immutable(value) for key, value in settings.items()})
-
-
-def _settings_of(name: str) -> type[LauncherConfig]:
-    LAUNCHER.check_name(name)
-    found = ImportPath(LAUNCHERS.get(name, name)).load(KEY)
-    if not (isinstance(found, type) and issubclass(found, LauncherConfig)):
-        raise ValueError(f"{KEY}: expected settings (harness.config.launcher.LauncherConfig), found {name}: {found!r}")
+    found: LauncherConfig = LAUNCHER.build(name, settings)
     return found
 
 
-def _parts(value: LauncherConfig) -> tuple[str, Mapping[str, Any]]:
-    return value.kind, {item.name: getattr(value, item.name) for item in fields(value)}
-
-
-def _build(name: str, values: Mapping[str, Any]) -> LauncherConfig:
-    return launcher_of(name, **values)
-
-
-LAUNCHER = Union(
+LAUNCHER = union_of(
+    LauncherConfig,
+    LAUNCHERS,
     section="launcher",
     tag="kind",
+    default="local",
     doc="Where the worker processes of a run are started.",
     tag_doc="What starts them: this host, SLURM by submitit, or a Ray cluster that runs already; or "
     "PACKAGE.MODULE:NAME, settings of your own (harness.config.launcher).",
-    names=tuple(LAUNCHERS),
-    default="local",
-    kind=LauncherConfig,
-    kind_of=_settings_of,
-    build=_build,
-    of_record=_build,
-    parts=_parts,
 )

@@ -9,22 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
-from harness.config.imported import ImportPath, is_import_path
+from harness.config.imported import ImportPath
 from harness.config.models import require
-from harness.config.union import Member, Union, immutable
+from harness.config.union import Member, member_of, union_of
 from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
 
 if TYPE_CHECKING:
     from harness.backends.server.adapter import Adapter
     from harness.config.cell import CellConfig
-
-KEY = "server.engine"
 
 
 class Engine(Member):
@@ -134,7 +132,7 @@ class ServerConfig:
     @property
     def engine(self) -> Engine | ImportPath:
         """What serves."""
-        return _engine_of(f"{type(self).__module__}:{type(self).__qualname__}")
+        return member_of(self, Engine)
 
     @property
     def what_was_run(self) -> str:
@@ -148,7 +146,8 @@ class ServerConfig:
 
     def __reduce__(self) -> Any:
         """Another process imports one of the user's own by its path."""
-        return _build, _parts(self)
+        name, settings = SERVER.parts(self)
+        return partial(server_of, name, **settings), ()
 
 
 def server_of(engine: Engine | str, **settings: Any) -> ServerConfig:
@@ -162,44 +161,17 @@ def server_of(engine: Engine | str, **settings: Any) -> ServerConfig:
         ValueError: there is no such engine, or a setting is out of range.
         TypeError: it has no such setting.
     """
-    found = _settings_of(engine.value if isinstance(engine, Engine) else engine)
-    return found(**{key: immutable(value) for key, value in settings.items()})
-
-
-@cache
-def _engine_of(path: str) -> Engine | ImportPath:
-    return next((engine for engine in Engine if engine.path == path), ImportPath(path))
-
-
-def _settings_of(name: str) -> type[ServerConfig]:
-    SERVER.check_name(name)
-    if not is_import_path(name):
-        return Engine(name).settings
-    found = ImportPath(name).load(KEY)
-    if not (isinstance(found, type) and issubclass(found, ServerConfig)):
-        raise ValueError(f"{KEY}: expected settings (harness.config.server.ServerConfig), found {name}: {found!r}")
+    found: ServerConfig = SERVER.build(engine.value if isinstance(engine, Engine) else engine, settings)
     return found
 
 
-def _parts(value: ServerConfig) -> tuple[str, Mapping[str, Any]]:
-    return value.engine.value, {item.name: getattr(value, item.name) for item in fields(value)}
-
-
-def _build(name: str, values: Mapping[str, Any]) -> ServerConfig:
-    return server_of(name, **values)
-
-
-SERVER = Union(
+SERVER = union_of(
+    ServerConfig,
+    Engine.paths(),
     section="server",
     tag="engine",
+    default=Engine.plain.value,
     doc="A server with an OpenAI-compatible interface (backend=server).",
     tag_doc="What serves: says how it is started, what may be asked of it and how its counts are read; or "
     "PACKAGE.MODULE:NAME, an engine of your own (harness.config.server).",
-    names=tuple(engine.value for engine in Engine),
-    default=Engine.plain.value,
-    kind=ServerConfig,
-    kind_of=_settings_of,
-    build=_build,
-    of_record=_build,
-    parts=_parts,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from harness.config.constraint import AnswerConfig
 from kernels.methods import DraftSampling, TreeMethod, methods_with
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ TREE_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
         "drafting.tree={drafting.tree} needs backend=local, found backend.kind={backend.kind}",
     ),
     (
-        lambda cell: cell.drafts_tree and cell.constraint.policy is not None,
+        lambda cell: cell.drafts_tree and isinstance(cell.constraint, AnswerConfig),
         "drafting.tree={drafting.tree} cannot be followed across the end of reasoning, found "
-        "constraint.policy={constraint.policy.value}; use constraint.policy=null or drafting.tree=null",
+        "constraint={constraint.policy.value}; use constraint=free_text or drafting.tree=null",
     ),
     (
         lambda cell: cell.drafts_tree and cell.draws_unrounded,

@@ -11,13 +11,13 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from importlib import import_module
 from operator import or_
 from types import UnionType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from harness.config.imported import is_import_path, named
+from harness.config.imported import ImportPath, is_import_path, named
 
 
 class Member(Enum):
@@ -42,6 +42,29 @@ class Member(Enum):
         """The class of its settings."""
         found: type[Any] = self.named
         return found
+
+    @classmethod
+    def paths(cls) -> dict[str, str]:
+        """PACKAGE.MODULE:CLASS of each, by name."""
+        return {member.value: member.path for member in cls}
+
+
+AnyMember = TypeVar("AnyMember", bound=Member)
+
+
+def member_of(value: object, members: type[AnyMember]) -> AnyMember | ImportPath:
+    """The member whose settings a value is; the path of its class for one of the user's own."""
+    return _member_at(path_of(type(value)), members)
+
+
+@cache
+def _member_at(path: str, members: type[AnyMember]) -> AnyMember | ImportPath:
+    return next((member for member in members if member.path == path), ImportPath(path))
+
+
+def path_of(kind: type) -> str:
+    """PACKAGE.MODULE:CLASS."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,50 @@ class Union:
     def has(self, value: Any, field: str) -> bool:
         """Whether the member that a cell holds has a field."""
         return field in self.parts(value)[1]
+
+
+def union_of(
+    base: type[Any], paths: Mapping[str, str], *, section: str, tag: str, default: str, doc: str, tag_doc: str
+) -> Union:
+    """A section whose values are settings of one base class, which are the fields of their dataclasses.
+
+    Args:
+        base: of the settings of all members, those of the user's own too.
+        paths: PACKAGE.MODULE:CLASS of the built-in members, by name.
+        section, default, doc, tag_doc: see Union.
+        tag: also what the base calls the name of a value.
+    """
+    key = f"{section}.{tag}"
+
+    def kind_of(name: str) -> type[Any]:
+        named(key, paths, name)
+        found = ImportPath(paths.get(name, name)).load(key)
+        if not (isinstance(found, type) and issubclass(found, base)):
+            expected = path_of(base).replace(":", ".")
+            raise ValueError(f"{key}: expected settings ({expected}), found {name}: {found!r}")
+        return found
+
+    def build(name: str, values: Mapping[str, Any]) -> Any:
+        return kind_of(name)(**{field: immutable(value) for field, value in values.items()})
+
+    def parts(value: Any) -> tuple[str, Mapping[str, Any]]:
+        name = getattr(value, tag)
+        values = {item.name: getattr(value, item.name) for item in fields(value)}
+        return name.value if isinstance(name, Enum | ImportPath) else name, values
+
+    return Union(
+        section=section,
+        tag=tag,
+        doc=doc,
+        tag_doc=tag_doc,
+        names=tuple(paths),
+        default=default,
+        kind=base,
+        kind_of=kind_of,
+        build=build,
+        of_record=build,
+        parts=parts,
+    )
 
 
 def with_lists(hint: Any) -> Any:

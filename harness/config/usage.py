@@ -110,14 +110,9 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with workload.dataset (workload=hf) and without workload.layout, which reads whole rows",
     ),
     (
-        ("constraint.parser", "constraint.kind", "constraint.grammar"),
-        lambda view: view.value("constraint.policy") is not None,
-        "with a policy, such as constraint=mask",
-    ),
-    (
         ("constraint.drafts",),
-        lambda view: view.constrains_drafts,
-        f"with constraint=late, commit or mask and backend=local, {_WITH_A_MODEL}",
+        lambda view: view.has_network and not view.is_served,
+        f"with backend=local, {_WITH_A_MODEL}",
     ),
     (
         ("decoding.logprobs_mode",),

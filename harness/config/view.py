@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Any
 
 from harness.config.cell import UNIONS, CellConfig
-from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterTraits, drafter_traits
 from harness.config.drafting import cache_rounds
 from harness.config.imported import ImportPath
@@ -100,12 +99,6 @@ class SettingsView:
     def sets_context(self) -> bool:
         """Whether a server is started that is told how many tokens its requests may have."""
         return self.value("server.url") is None and "{context}" in (self.value("server.command") or "")
-
-    @property
-    def constrains_drafts(self) -> bool:
-        """Whether drafts are drawn for answers that follow a grammar."""
-        policy = self.value("constraint.policy")
-        return self.has_network and not self.is_served and policy not in (None, PolicyKind.none.value)
 
     @property
     def takes_checkpoint(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from harness.backends.local.requests import CellRequests, sampling_of
 from harness.backends.server.prompts import ServedPrompts
 from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerConfig
 from harness.config.schema import SettingsError
 from harness.config.workload import TooLong
 from harness.engine.constraint.answer_check import grammar_of
@@ -61,7 +62,7 @@ def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
 
 
 def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:
-    if cell.constraint.policy is not None:
+    if isinstance(cell.constraint, AnswerConfig):
         for item in played:
             grammar_of(cell.constraint, item.prompt.prompt_id, item.prompt.schema)
     if cell.is_served:
@@ -77,7 +78,7 @@ def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:
 
 def _asks_tokenizer(cell: CellConfig) -> bool:
     """Whether something is asked of the tokenizer beside what a prompt comes to."""
-    return cell.constraint.policy is not None or cell.workload.thinking is not None
+    return isinstance(cell.constraint, AnswerConfig) or cell.workload.thinking is not None
 
 
 def _look_as_served(cell: CellConfig, played: Sequence[Conversation]) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from harness.config.constraint import GrammarKind
+from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind
 from harness.config.schema import SettingsError
 from harness.config.tracker import Tracker
 from harness.runner.plan.run_plan import RunPlan
@@ -48,9 +48,9 @@ def _needed(plan: RunPlan) -> Iterator[tuple[str, str]]:
     """Packages, and the settings that need them."""
     for cell in plan.cells:
         constraint = cell.constraint
-        if constraint.is_on and cell.backend.kind == "local" and constraint.policy is not None:
+        if isinstance(constraint, GrammarConfig) and cell.backend.kind == "local":
             yield "llguidance", f"constraint={constraint.policy.value}"
-        if constraint.policy is not None and constraint.kind is GrammarKind.json_schema:
+        if isinstance(constraint, AnswerConfig) and constraint.kind is GrammarKind.json_schema:
             yield "jsonschema", f"constraint={constraint.policy.value}"
         if cell.backend.kind == "server":
             yield from ((package, "backend=server") for package in EXTRAS["server"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.backends.server.answer_reasoning import with_reasoning
-from harness.config.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.config.constraint import GrammarKind, PolicyKind, constraint_of
 from harness.config.schema import SettingsError
 from harness.config.workload import WorkloadConfig
 from harness.engine.constraint.answer_check import AnswerCheck
@@ -23,7 +23,7 @@ def test_a_server_is_asked_for_the_schema_and_its_answers_are_judged(tmp_path, p
     """Would catch a reference that follows a grammar too, and an end of reasoning that is not found."""
     with ScriptedServer(depth=DEPTH, reasoning_tokens=4) as server:
         workload = WorkloadConfig(path="builtin:reasoning_json.jsonl", num_prompts=4, num_turns=1)
-        cell = replace(cell_on(server), workload=workload, constraint=ConstraintConfig(policy))
+        cell = replace(cell_on(server), workload=workload, constraint=constraint_of(policy))
         (record,), frame = run_on(tmp_path, cell)
     asked = [body.get("structured_outputs") for body in server.bodies]
     assert all((item is not None and "properties" in item["json"]) is (policy is PolicyKind.mask) for item in asked)
@@ -54,7 +54,7 @@ def request_of(*rounds, tokens):
 )
 def test_draft_tokens_are_told_apart_at_the_marker(accepted, free, reasoning):
     """Would catch accepted answer tokens that are counted as reasoning, and the other way round."""
-    check = AnswerCheck(ConstraintConfig(PolicyKind.mask, kind=GrammarKind.regex, grammar=".*"), Tokenizer())
+    check = AnswerCheck(constraint_of("mask", kind=GrammarKind.regex, grammar=".*"), Tokenizer())
     tokens = (9, 8, END_THINK, 20, 21, 30) if accepted == 3 else (9, 8, END_THINK, 30)
     found = with_reasoning(request_of((0, 0), (3, accepted), (3, 0), tokens=tokens), check, ".*")
     assert [item.num_free_tokens for item in found.rounds] == free
@@ -74,8 +74,8 @@ class Tokenizer(SimpleNamespace):
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"constraint": "commit"}, r"constraint\.policy: expected null or none, mask"),
-        ({"server": "sglang"}, r"constraint\.policy: expected null with server=sglang"),
+        ({"constraint": "commit"}, "constraint: expected free_text or none or mask"),
+        ({"server": "sglang"}, "constraint: expected free_text with server=sglang"),
         ({"constraint.parser": "harmony"}, "parser zoo, qwen3, glm, none"),
         ({"server.command": "'serve {target}'"}, r"server\.command: expected \{reasoning\}"),
     ],

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from harness.config.cell import CellConfig, InvalidCombinationError
-from harness.config.constraint import ConstraintConfig, PolicyKind
+from harness.config.constraint import constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
@@ -160,7 +160,7 @@ def test_devices_that_torch_knows_are_taken(device):
         ({"verification": synthetic(length=5.1)}, "length=5.1 is out of reach"),
         ({"verification": synthetic(length=1e300)}, "raise drafting.num_speculative_tokens=4"),
         (
-            {"workload": WorkloadConfig(thinking=False), "constraint": ConstraintConfig(PolicyKind.mask, "qwen3")},
+            {"workload": WorkloadConfig(thinking=False), "constraint": constraint_of("mask", parser="qwen3")},
             "constraint.parser=qwen3 finds no end",
         ),
         ({"workload": WorkloadConfig(thinking=True)}, "target=zoo has none that heeds it"),

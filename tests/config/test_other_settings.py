@@ -50,7 +50,7 @@ def test_settings_without_a_column_are_told_apart(name, values):
                      id="parameters in the name of the method"),
         pytest.param([{"drafter__kind": "ngram", "drafter__ngram_max": value} for value in (3, 4)],
                      id="lengths in the name of the drafter"),
-        pytest.param([{"constraint__grammar": value} for value in ("a", "b")], id="an unused setting"),
+        pytest.param([{"workload__split": value} for value in ("a", "b")], id="an unused setting"),
         pytest.param([{"workload__path": "a.jsonl", "workload__layout": "plain"},
                       {"workload__path": "b.jsonl", "workload__layout": "mt_bench"}], id="what comes with a column"),
     ],

@@ -10,7 +10,7 @@ import torch
 from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local.local import LocalBackend
 from harness.config.cell import CellConfig
-from harness.config.constraint import ConstraintConfig, PolicyKind
+from harness.config.constraint import AnswerDrafts, PolicyKind, constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
@@ -26,7 +26,7 @@ def config_of(policy, drafter, temperature=1.0, parser="zoo", **backend):
         drafting=DraftingConfig(4),
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=160),
         workload=WorkloadConfig(path=str(FILE), layout=Layout.plain, num_prompts=40),
-        constraint=ConstraintConfig(policy, parser=parser),
+        constraint=constraint_of(policy, parser=parser, drafts=AnswerDrafts.masked),
         backend=BackendConfig(device="cuda", max_concurrency=12, **backend),
         measurement=MeasurementConfig(expected_acceptance=False),
     )

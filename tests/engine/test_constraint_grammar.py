@@ -10,7 +10,7 @@ pytest.importorskip("llguidance", reason="needs the extra grammar")
 
 from transformers import AutoTokenizer
 
-from harness.config.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.config.constraint import GrammarKind, constraint_of
 from harness.engine.constraint.grammar import GrammarCompiler
 from harness.engine.constraint.grammar_text import UnusableGrammarError, check_grammar
 from harness.engine.constraint.masks import Masks
@@ -205,7 +205,7 @@ def test_words_of_some_tokens_allow_just_these():
 
 def test_a_grammar_of_another_kind_needs_its_text():
     with pytest.raises(ValueError, match="the text of a grammar with"):
-        ConstraintConfig(PolicyKind.mask, kind=GrammarKind.regex)
+        constraint_of("mask", kind=GrammarKind.regex)
 
 
 def test_a_grammar_is_checked_without_a_tokenizer_and_the_whole_reason_is_said():

@@ -15,13 +15,12 @@ from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.cell import CellConfig
-from harness.config.constraint import ConstraintConfig, GrammarKind, PolicyKind
+from harness.config.constraint import AnswerDrafts, GrammarKind, PolicyKind, constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import guarantee
 from harness.config.identity import determinants
 from harness.config.sections import BackendConfig, DecodingConfig
-from harness.config.usage import normal_form
 from harness.config.workload import Layout, WorkloadConfig
 from harness.report.missing_values import masked_text
 from harness.runner import run
@@ -39,15 +38,17 @@ def store() -> ModelStore:
 
 
 def cell(
-    policy: PolicyKind | None, drafter: DrafterKind = DrafterKind.eagle3, graphs: bool | None = None, **changes
+    policy: PolicyKind | str, drafter: DrafterKind = DrafterKind.eagle3, graphs: bool | None = None, **changes
 ) -> CellConfig:
+    if policy not in (PolicyKind.free_text, PolicyKind.none):
+        changes.setdefault("drafts", AnswerDrafts.masked)
     return CellConfig(
         drafter=drafter_of(drafter),
         drafting=DraftingConfig(4),
         decoding=changes.pop("decoding", DecodingConfig(temperature=0.0, max_new_tokens=80)),
         verification=changes.pop("verification", Verification(VerificationMethod.block)),
         workload=WORKLOAD,
-        constraint=ConstraintConfig(policy, **changes),
+        constraint=constraint_of(policy, **changes),
         backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, graphs=graphs),
     )
 
@@ -97,6 +98,15 @@ def test_late_doubles_the_beginning_of_the_answer(alone, store):
         assert same == alone[key].output_token_ids[: alone[key].num_reasoning_tokens]
 
 
+def test_a_policy_of_the_users_own_rules_the_round_in_which_reasoning_ends(alone, store):
+    """Would catch one that runs as a built-in policy, or without its own settings."""
+    cuts, keeps = (play(cell("tests.support.own_policies:Switched", cuts=cuts), store)[0] for cuts in (True, False))
+    assert {key: item.output_token_ids for key, item in cuts.items()} == {
+        key: item.output_token_ids for key, item in alone.items()
+    }
+    assert not all(item.answer_is_valid for item in keeps.values())
+
+
 def test_policy_none_is_judged_and_watched_afterwards_only(alone, store):
     found, run, _ = play(cell(PolicyKind.none), store)
     assert all(item.finish_reason.value == "eos" and item.answer_is_valid for item in found.values())
@@ -111,7 +121,7 @@ def test_policy_none_is_judged_and_watched_afterwards_only(alone, store):
 
 
 def test_without_a_policy_nothing_of_it_is_recorded(store):
-    found, run, _ = play(cell(None, decoding=DecodingConfig(temperature=0.0, max_new_tokens=8)), store)
+    found, run, _ = play(cell(PolicyKind.free_text, decoding=DecodingConfig(temperature=0.0, max_new_tokens=8)), store)
     assert all(item.num_reasoning_tokens is None and item.answer_is_valid is None for item in found.values())
     assert boundary_values(run.requests) == {}
 
@@ -171,7 +181,7 @@ def test_a_prompt_without_a_schema_is_refused_before_another_one_runs(store):
         (PolicyKind.commit, 0, Guarantee.lossless),
         (PolicyKind.commit, 5, Guarantee.lossy),
         (PolicyKind.late, 0, Guarantee.biased),
-        (None, 5, Guarantee.lossless),
+        (PolicyKind.free_text, 5, Guarantee.lossless),
     ],
     ids=["mask with top-k", "commit", "commit with top-k", "late", "no policy"],
 )
@@ -182,17 +192,14 @@ def test_what_a_policy_promises(policy, top_k, expected):
 
 
 def test_a_policy_is_part_of_what_identifies_a_cell():
-    found = [determinants(cell(policy)) for policy in (None, *PolicyKind)]
+    found = [determinants(cell(policy)) for policy in PolicyKind]
     assert all(first != second for number, first in enumerate(found) for second in found[:number])
-    # without one it does not matter what else the section says
-    assert normal_form(cell(None, parser="glm")) == normal_form(cell(None))
 
 
 def test_policies_that_are_compared_share_an_engine(store):
     """Would catch a cell that pays for another place of its graphs and caches, and memory that is counted twice."""
     played = conversations(load_prompts(WORKLOAD, 0), WORKLOAD, 0)
-    policies = [None, PolicyKind.none, PolicyKind.late, PolicyKind.commit, PolicyKind.mask]
-    cells = [cell(policy, graphs=True) for policy in policies]
+    cells = [cell(policy, graphs=True) for policy in PolicyKind]
     cells += [cell(PolicyKind.mask, DrafterKind.ngram, graphs=True), cell(PolicyKind.mask, graphs=False)]
     backends = [LocalBackend(config, store) for config in cells]
     LocalBackend.prepare_together(backends, played)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.config.constraint import PolicyKind
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.parsers.markers import OneToken, SeveralTokens
-from harness.engine.constraint.policies import POLICIES as POLICIES_BY_KIND
+from harness.engine.constraint.policies.mask import Mask
 from harness.engine.slots import MAX_ENDING_TOKENS
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.support.reasoning_end_runs import (
@@ -211,7 +210,7 @@ def test_real_layers_start_a_held_round_again_where_it_began(kind):
         requests = []
         for number, item in enumerate(asked):
             parser = OneToken(outputs[item.prompt_id][2 + number % 4])
-            grammar_state = GrammarState(parser, WideMatcher(chain([9, 4, 1])), POLICIES_BY_KIND[PolicyKind.mask])
+            grammar_state = GrammarState(parser, WideMatcher(chain([9, 4, 1])), Mask())
             requests.append(replace(item, grammar_state=grammar_state))
         run = tiny_engine(kind, constrained=True, **options).run(requests, lambda record: None)
         assert run.num_invalid == 0

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from harness.config.constraint import PolicyKind
+from harness.config.constraint import AnswerDrafts, constraint_of
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.matcher import Matcher
 from harness.engine.constraint.parsers.markers import OneToken
 from harness.engine.constraint.parsers.parser import ReasoningParser
-from harness.engine.constraint.policies import POLICIES
 
 MARKER = 3
 END = "end"
@@ -70,4 +69,5 @@ def grammar_state_of(
     policy: str, automaton: Automaton = ANSWERS, parser: ReasoningParser | None = None, masks_drafts: bool = True
 ) -> GrammarState:
     """A grammar state over a toy grammar; reasoning ends at MARKER unless a parser is given."""
-    return GrammarState(parser or OneToken(MARKER), ToyMatcher(automaton), POLICIES[PolicyKind(policy)], masks_drafts)
+    drafts = AnswerDrafts.masked if masks_drafts else AnswerDrafts.free
+    return GrammarState(parser or OneToken(MARKER), ToyMatcher(automaton), constraint_of(policy, drafts=drafts))

@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.local.model_store import Models, StoredModels
 from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerConfig, GrammarConfig
 from harness.config.depth import PLANNER
 from harness.config.device import resolve_graphs
 from harness.config.identity import key_without
@@ -154,7 +155,8 @@ class EngineOfCell:
         """Whether no block finds anything of the one before: no captured step, compiled kernel, grammar, observed
         acceptance or object of the user."""
         on_cpu = self._models.loaded.device.type == "cpu" and not self.uses_graphs
-        return on_cpu and self._depth is None and not self._cell.constraint.is_on and not self.runs_own_objects
+        keeps = self._depth is not None or isinstance(self._cell.constraint, GrammarConfig) or self.runs_own_objects
+        return on_cpu and not keeps
 
     @property
     def uses_graphs(self) -> bool:
@@ -232,8 +234,7 @@ class EngineOfCell:
         Graphs are so for the policy none too, whose requests have none: what it is compared with runs on the same
         engine then, and not on one whose graphs and caches lie elsewhere, which alone moves times by 1 %.
         """
-        constraint = self._cell.constraint
-        return constraint.is_on or (self.uses_graphs and constraint.policy is not None)
+        return isinstance(self._cell.constraint, AnswerConfig if self.uses_graphs else GrammarConfig)
 
     def _build(self, target: TargetModel, loaded_head: LoadedHead | None, core: Core | None = None) -> Engine:
         cell, num_tokens, num_slots = self._cell, self.num_speculative_tokens, self._cell.backend.max_concurrency

@@ -14,7 +14,7 @@ from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
 from harness.backends.local.warm_up import first_steps
 from harness.config.cell import CellConfig
-from harness.config.constraint import AnswerDrafts
+from harness.config.constraint import AnswerDrafts, GrammarConfig
 from harness.config.device import resolve_device, resolved_backend
 from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
@@ -218,8 +218,9 @@ class LocalBackend:
         notes = [*self.target.fallbacks, *self.target.round_fallbacks(round_tokens), *head, *self.requests.notes]
         if self.models.meta_models.target.is_uncounted:
             notes.append("the target's key-value cache is not counted in the memory that a run needs")
-        if self.cell.constraint.is_on and self.engine_of_cell.uses_graphs:
-            is_masked = self.cell.constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
+        constraint = self.cell.constraint
+        if isinstance(constraint, GrammarConfig) and self.engine_of_cell.uses_graphs:
+            is_masked = constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
         if self.engine_of_cell.is_off_kernels:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerConfig
 from harness.config.guarantee import guarantee
 from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
@@ -66,9 +67,9 @@ class CellRequests:
         self.num_skipped_turns = 0
         self._notes: dict[str, None] = {target.name + STAND_IN_NOTE: None} if target.tokenizer_stands_in else {}
         self._constraint = (
-            None
-            if cell.constraint.policy is None
-            else CellConstraint(cell.constraint, target.tokenizer, target.vocab_size, target.eos_token_ids)
+            CellConstraint(cell.constraint, target.tokenizer, target.vocab_size, target.eos_token_ids)
+            if isinstance(cell.constraint, AnswerConfig)
+            else None
         )
         self._grammars: dict[str, str] = {}
         self._unusable: dict[str, str] = {}

@@ -21,6 +21,7 @@ from harness.backends.server.load_result import Answered, LoadResult
 from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
 from harness.config.cell import CellConfig
+from harness.config.constraint import GrammarConfig
 from harness.records.schema import Failure
 from harness.workload.chat import thinking_arguments, tools_of
 from harness.workload.conversations import Conversation
@@ -94,7 +95,7 @@ class LoadGenerator:
     def body(self, question: Question) -> dict[str, Any]:
         """A request."""
         asked = {"prompt": list(question.token_ids)} if self._takes_ids else self._chat(question)
-        is_held = question.grammar is not None and self.cell.constraint.is_on
+        is_held = question.grammar is not None and isinstance(self.cell.constraint, GrammarConfig)
         return {
             "model": self.model,
             **asked,

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.backends.server.held_tokens import byte_vocabulary
 from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerConfig
 from harness.config.models import TargetConfig
 from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
@@ -78,7 +79,7 @@ class ServedPrompts:
     def answer_check(self) -> AnswerCheck | None:
         """What is asked of every answer; None without a policy at the end of reasoning."""
         constraint = self._cell.constraint
-        return None if constraint.policy is None else AnswerCheck(constraint, self.tokenizer)
+        return AnswerCheck(constraint, self.tokenizer) if isinstance(constraint, AnswerConfig) else None
 
     def question(self, conversation: Conversation, answers: Sequence[str]) -> Question | None:
         """The turn after some answers; None if it does not fit the server.

@@ -14,14 +14,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from harness.checks.profiling.reasoning_config import ReasoningCostConfig
-from harness.config.constraint import PolicyKind
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.masks import Masks
 from harness.engine.constraint.matcher import Matcher
 from harness.engine.constraint.parsers.markers import OneToken, SeveralTokens
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.constraint.parsers.parser import ReasoningParser, State
-from harness.engine.constraint.policies import POLICIES
+from harness.engine.constraint.policies.mask import Mask
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_report
 from harness.report.files import json_text
@@ -109,7 +108,7 @@ def _num_rounds(name: str, config: ReasoningCostConfig) -> int:
 
 
 def _median_us(parser: ReasoningParser, context: int, config: ReasoningCostConfig, num_rounds: int) -> float:
-    grammar_state = GrammarState(parser, _NoAnswer(), POLICIES[PolicyKind.mask])
+    grammar_state = GrammarState(parser, _NoAnswer(), Mask())
     masks = Masks(1, NUM_IDS)
     for start in range(0, context, CHUNK):
         grammar_state.after_verification(tokens(start, min(CHUNK, context - start)))

@@ -58,10 +58,7 @@ def _section(heading: str, rows: Iterable[tuple[str, str]]) -> str:
 
 def _in_order(group: str, names: Sequence[str]) -> list[str]:
     """Options in the order of the schema's choices where it has them, else by name."""
-    settings = all_settings()
-    choices = [
-        choice for key in (f"{group}.kind", f"{group}.method") if key in settings for choice in settings[key].choices
-    ]
+    choices = RUN_UNIONS[group].names if group in RUN_UNIONS else ()
     return sorted(names, key=lambda name: (choices.index(name) if name in choices else len(choices), name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from harness.config.constraint import ConstraintConfig
+from harness.config.constraint import AnswerConfig
 from harness.engine.constraint.registry import build_parser
 from harness.engine.constraint.validity import check_validator, is_valid
 
@@ -13,16 +13,15 @@ from harness.engine.constraint.validity import check_validator, is_valid
 class AnswerCheck:
     """What is asked of the answers of one cell."""
 
-    def __init__(self, config: ConstraintConfig, tokenizer: Any) -> None:
+    def __init__(self, config: AnswerConfig, tokenizer: Any) -> None:
         """
         Args:
-            config: with a policy.
+            config: the policy.
             tokenizer: the target's, of transformers.
 
         Raises:
             ValueError: the tokenizer lacks the marker, or what validates answers is not installed.
         """
-        assert config.policy is not None
         check_validator(config.kind)
         self.config = config
         self.parser = build_parser(config.parser, tokenizer)
@@ -38,7 +37,7 @@ class AnswerCheck:
         return is_valid(self.config.kind, grammar, str(text))
 
 
-def grammar_of(config: ConstraintConfig, prompt_id: str, schema: str | None) -> str:
+def grammar_of(config: AnswerConfig, prompt_id: str, schema: str | None) -> str:
     """The grammar of a prompt's answer; raises ValueError when there is none."""
     found = schema if config.grammar is None else config.grammar
     if found is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from harness.config.constraint import AnswerDrafts, ConstraintConfig
+from harness.config.constraint import AnswerConfig, GrammarConfig
 from harness.engine.constraint.answer_check import AnswerCheck
 from harness.engine.constraint.grammar import GrammarCompiler
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.grammar_text import UnusableGrammarError, refusal
 from harness.engine.constraint.parsers.parser import ReasoningParser
-from harness.engine.constraint.policies import POLICIES
 
 
 class RequestConstraint(NamedTuple):
@@ -24,12 +23,10 @@ class RequestConstraint(NamedTuple):
 class CellConstraint(AnswerCheck):
     """The constraint of one cell."""
 
-    def __init__(
-        self, config: ConstraintConfig, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]
-    ) -> None:
+    def __init__(self, config: AnswerConfig, tokenizer: Any, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         """
         Args:
-            config: with a policy.
+            config: the policy.
             tokenizer: the target's, of transformers.
             vocab_size: rows of the target's output matrix.
             eos_token_ids: tokens that end an answer.
@@ -39,8 +36,6 @@ class CellConstraint(AnswerCheck):
                 answer cannot be followed.
         """
         super().__init__(config, tokenizer)
-        assert config.policy is not None
-        self._policy = POLICIES.get(config.policy)
         self._compiler = GrammarCompiler(tokenizer, vocab_size, eos_token_ids)
         if config.grammar is not None:
             try:
@@ -55,7 +50,6 @@ class CellConstraint(AnswerCheck):
             UnusableGrammarError: the grammar cannot be followed.
         """
         matcher = self._compiler.matcher(self.config.kind, grammar)
-        if self._policy is None:
+        if not isinstance(self.config, GrammarConfig):
             return RequestConstraint(None, self.parser)
-        masks_drafts = self.config.drafts is AnswerDrafts.masked
-        return RequestConstraint(GrammarState(self.parser, matcher, self._policy, masks_drafts), None)
+        return RequestConstraint(GrammarState(self.parser, matcher, self.config), None)

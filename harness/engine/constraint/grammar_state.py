@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.config.constraint import AnswerDrafts, GrammarConfig
 from harness.engine.constraint.lookahead import Lookahead
 from harness.engine.constraint.matcher import FREE, Matcher
 from harness.engine.constraint.parsers.parser import ReasoningParser
-from harness.engine.constraint.policies import Policy
 
 if TYPE_CHECKING:
     from harness.engine.constraint.masks import Masks
@@ -45,12 +45,12 @@ class ConstraintOutcome(NamedTuple):
 class GrammarState:
     """One request under one policy."""
 
-    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: Policy, masks_drafts: bool = True) -> None:
-        """masks_drafts: drafts of the answer are drawn under masks; else freely, and only verified under them."""
+    def __init__(self, parser: ReasoningParser, matcher: Matcher, policy: GrammarConfig) -> None:
         self.parser = parser
         self.matcher = matcher
         self.policy = policy
-        self.masks_drafts = masks_drafts
+        self.masks_drafts = policy.drafts is AnswerDrafts.masked
+        """Drafts of the answer are drawn under masks; else freely, and only verified under them."""
         self._state = parser.start()
         self.num_reasoning_tokens: int | None = 0 if self._state is None else None
         """Output tokens up to the end of reasoning; None while it goes on."""

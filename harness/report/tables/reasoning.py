@@ -53,7 +53,7 @@ def reasoning_table(cells: Sequence[CellResult]) -> Table | None:
     header += [*(metric(name).label for name in HOST), *PATHS, "labels"]
     rows = []
     for _, group in groupby(sorted(shown, key=_place), key=_place):
-        members = sorted(group, key=lambda cell: POLICIES.index(cell["constraint"].split(" ", 1)[0]))
+        members = sorted(group, key=_policy_rank)
         reference = next((cell for cell in members if cell["constraint"].startswith("none")), None)
         rows += [_row(cell, extra, reference) for cell in members]
     notes = [f"{metric(name).label}: {metric(name).definition}." for name in OF_TOKENS]
@@ -68,6 +68,12 @@ def _place(cell: CellResult) -> tuple[str, ...]:
     names = [name for name in CONTEXT if name != "constraint"]
     settings = [str(cell[name]) for name in [*names, "temperature", "num_speculative_tokens", "verification"]]
     return (*settings, drafter_name(cell), str(cell["draft_sampling"]))
+
+
+def _policy_rank(cell: CellResult) -> int:
+    """Of the built-in policies in order, and then of others."""
+    name = cell["constraint"].split(" ", 1)[0]
+    return POLICIES.index(name) if name in POLICIES else len(POLICIES)
 
 
 def _row(cell: CellResult, extra: Sequence[str], reference: CellResult | None) -> tuple[Entry, ...]:

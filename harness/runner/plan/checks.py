@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.config.cell import CellConfig
-from harness.config.constraint import GrammarKind
+from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
 from harness.config.device import asks_for_gpu
 from harness.config.models import TargetConfig, Weights
 from harness.config.schema import SettingsError, did_you_mean, group_options
@@ -237,18 +237,18 @@ def _check_served_constraint(cell: CellConfig) -> None:
     """A served engine follows grammars by a policy of its own, if any."""
     constraint, name, traits = cell.constraint, cell.server.engine.value, cell.server.traits
     policies = [item.value for item in traits.policies]
-    if constraint.policy is not None and constraint.policy.value not in policies:
-        expected = f"null or {', '.join(policies)}" if policies else "null"
-        raise SettingsError(
-            f"constraint.policy: expected {expected} with server={name}, found {constraint.policy.value}"
-        )
-    if constraint.is_on and (constraint.kind is GrammarKind.lark or constraint.parser not in traits.reasoning_parsers):
+    if isinstance(constraint, AnswerConfig) and constraint.policy.value not in policies:
+        expected = " or ".join([PolicyKind.free_text.value, *policies])
+        raise SettingsError(f"constraint: expected {expected} with server={name}, found {constraint.policy.value}")
+    if not isinstance(constraint, GrammarConfig):
+        return
+    if constraint.kind is GrammarKind.lark or constraint.parser not in traits.reasoning_parsers:
         raise SettingsError(
             f"constraint: expected kind json_schema or regex and parser {', '.join(traits.reasoning_parsers)} with "
             f"server={name}, found kind {constraint.kind.value} and parser {constraint.parser}"
         )
     command = cell.server.command or ""
-    if constraint.is_on and cell.server.url is None and "{reasoning}" not in command.split():
+    if cell.server.url is None and "{reasoning}" not in command.split():
         raise SettingsError(
             f"server.command: expected {{reasoning}}, which tells the server where reasoning ends, found {command}"
         )
@@ -291,7 +291,7 @@ def check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> Non
 
 def _check_objects(cells: Sequence[CellConfig]) -> None:
     """Objects of the user's own can be imported, and grammars can be followed with what is installed."""
-    used = [cell.constraint for cell in cells if cell.constraint.policy is not None]
+    used = [cell.constraint for cell in cells if isinstance(cell.constraint, AnswerConfig)]
     try:
         for parser in dict.fromkeys(item.parser for item in used):
             check_parser(parser)

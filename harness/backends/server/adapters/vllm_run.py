@@ -22,7 +22,7 @@ from harness.backends.server.random_models import draws_weights
 from harness.backends.server.reply import MalformedAnswer, Reply
 from harness.backends.server.rounds import Steps
 from harness.backends.server.vllm_cpu.start import MENDED
-from harness.config.constraint import GrammarKind
+from harness.config.constraint import GrammarConfig, GrammarKind
 from harness.config.drafter import DrafterKind
 from harness.config.sampling import SamplingSettings
 from harness.drafters.ngram import Ngram
@@ -88,12 +88,13 @@ class VllmAdapter(Adapter):
         return str(copy_without_mtp(Path(path), folder / f"target-{fingerprint(Path(path))}"))
 
     def reasoning(self) -> tuple[str, ...]:
-        constraint = self.cell.constraint
-        parser = self.cell.server.traits.reasoning_parsers[constraint.parser] if constraint.is_on else ""
+        constraint, known = self.cell.constraint, self.cell.server.traits.reasoning_parsers
+        parser = known[constraint.parser] if isinstance(constraint, GrammarConfig) else ""
         return ("--reasoning-parser", parser) if parser else ()
 
     def grammar_fields(self, grammar: str) -> dict[str, Any]:
-        is_json = self.cell.constraint.kind is GrammarKind.json_schema
+        constraint = self.cell.constraint
+        is_json = isinstance(constraint, GrammarConfig) and constraint.kind is GrammarKind.json_schema
         return {"structured_outputs": {"json": json.loads(grammar)} if is_json else {"regex": grammar}}
 
     def speculative_config(self) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class VllmAdapter(Adapter):
         is_random = is_random and (self.samples_drafts or method is VerificationMethod.block)
         is_biased = is_random and (evidence.version or "").startswith("0.25.")
         is_mended = MENDED in (evidence.log or "")
-        is_other = self.cell.constraint.is_on and not (evidence.version or "").startswith("0.32.")
+        is_other = isinstance(self.cell.constraint, GrammarConfig) and not (evidence.version or "").startswith("0.32.")
         found = (
             (NOT_CONFIRMED, not has_log),
             (BIASED_IN_0_25, is_biased),
