@@ -5,6 +5,7 @@ This module knows settings of cells; it does not know what is shown of them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,14 @@ from harness.report.cell_names import (
     target_name,
     varying,
 )
+from kernels.methods import Guarantee
 
 MAX_CELLS = 12
-"""A block with more shows the cells of one K and shape."""
+"""A block with more shows the methods of one K and shape, or one method of each."""
+FEW_METHODS = 2
+"""Of each K and shape: so few are compared in a sentence, and K and shapes in rows."""
+LENGTHS = ("full_draft_length", "mean_acceptance_length")
+"""The acceptance length, and what stands for it where rounds are not known."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,18 @@ class Block:
 
     @cached_property
     def shown(self) -> tuple[CellResult, ...]:
-        """All cells where they are few, else those of the main group."""
+        """All cells where they are few, else the methods of the main K and shape, or the best one of each."""
         if len(self.cells) <= MAX_CELLS or self.main is None:
             return self.cells[:MAX_CELLS]
+        if self.shows_best_of_each:
+            return tuple(map(_longest, self.groups[:MAX_CELLS]))
         return self.main.cells[:MAX_CELLS]
+
+    @property
+    def shows_best_of_each(self) -> bool:
+        """Whether its K and shapes are more than it can show, with few methods each."""
+        is_long = len(self.cells) > MAX_CELLS and self.main is not None
+        return is_long and len(self.groups) > 1 and max(len(group.cells) for group in self.groups) <= FEW_METHODS
 
     @cached_property
     def is_one_law(self) -> bool:
@@ -94,13 +108,16 @@ class Block:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """Cell id -> its method, with what else tells it from the other cells of its K and shape; never the same."""
+        """Cell id -> its method, with what else tells it from the other cells of its K and shape; never the same.
+
+        Parameters that all cells of a method have alike are left to `shared_parameters`.
+        """
         count = Counter((depth_text(cell), cell["verification"]) for cell in self.cells)
         others = varying(self.cells, ["other_settings"])
         names: dict[str, str] = {}
         used: Counter[tuple[str, str]] = Counter()
         for cell in self.cells:
-            parts = [cell["verification"]]
+            parts = [self._method(cell)]
             if count[depth_text(cell), cell["verification"]] > 1:
                 parts.append(drafts_text(cell))
             parts += [cell[name] for name in others if cell[name]]
@@ -109,6 +126,21 @@ class Block:
             number = used[depth_text(cell), name]
             names[cell.record.cell_id] = f"{name} ({number})" if number > 1 else name
         return names
+
+    @cached_property
+    def shared_parameters(self) -> Mapping[str, tuple[str, ...]]:
+        """Method -> its parameters that all its cells have alike, which stand once above the rows."""
+        found: dict[str, tuple[str, ...]] = {}
+        for cell in self.cells:
+            own, method = _parameters(cell), method_name(cell)
+            found[method] = tuple(text for text in found.get(method, own) if text in own)
+        return found
+
+    def _method(self, cell: CellResult) -> str:
+        """A method with those of its parameters in which its cells differ."""
+        shared = self.shared_parameters[method_name(cell)]
+        own = [text for text in _parameters(cell) if text not in shared]
+        return method_name(cell) + (f"({', '.join(own)})" if own else "")
 
     def label(self, cell: CellResult) -> str:
         """Its name, with its K and shape where the block has several."""
@@ -162,6 +194,12 @@ def _drafter(cell: CellResult) -> tuple[str, str]:
     return drafter_name(cell), cell["drafter_path"]
 
 
+def _parameters(cell: CellResult) -> list[str]:
+    """The parameters of its method, each as name=value."""
+    texts = cell["verification"].removeprefix(method_name(cell)).removeprefix("(").removesuffix(")")
+    return re.split(r", (?=\w+=)", texts) if texts else []
+
+
 def _labels(cell: CellResult) -> list[str]:
     """But for what the guarantee says already."""
     return [label for label in cell["labels"].split("; ") if label and label != cell["guarantee"]]
@@ -177,6 +215,16 @@ def own_labels(cell: CellResult, shared: Sequence[str]) -> str:
     """The labels that not all cells of a block have, in brackets, or nothing."""
     own = [label for label in _labels(cell) if label not in shared]
     return f" [{'; '.join(own)}]" if own else ""
+
+
+def _longest(group: Group) -> CellResult:
+    """The cell that accepts most, of the lossless ones if there are any."""
+
+    def rank(cell: CellResult) -> tuple[bool, float]:
+        lengths = [value for name in LENGTHS if not isnan(value := cell.estimate(name).value)]
+        return cell["guarantee"] == Guarantee.lossless.value, lengths[0] if lengths else 0.0
+
+    return max(group.cells, key=rank)
 
 
 def _fastest(group: Group) -> float:

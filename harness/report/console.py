@@ -5,6 +5,7 @@ rich is imported when something is shown. This module knows where text stands; w
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 """Where standard output is not a terminal."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
+_INTERVAL = re.compile(r"\[[^\[\]]*\]")
 DEFINITIONS = "Brackets: 95 % intervals over prompts unless set otherwise. Definitions: tables/methods.md."
 
 
@@ -48,7 +51,10 @@ def print_summary(
     console, screen = _console(stream), FirstScreen(tuple(cells), references or {})
     console.print(TITLE, style="bold", markup=False)
     _print_lines(console, [screen.shared] if screen.shared else [], "dim")
-    _print_lines(console, screen.answers, "cyan")
+    for answer in screen.answers:
+        _print_lines(console, [answer.title], "bold cyan")
+        _print_lines(console, answer.sentences, "cyan", indent="  ")
+    _print_lines(console, screen.not_answered, "cyan")
     for block in screen.in_full:
         for table in screen.tables_of(block):
             _print_table(console, table)
@@ -71,10 +77,13 @@ def _console(stream: IO[str] | None) -> Console:
     return console if console.is_terminal else Console(file=stream, highlight=False, width=WIDTH)
 
 
-def _print_lines(console: Console, lines: Sequence[str], style: str) -> None:
+def _print_lines(console: Console, lines: Sequence[str], style: str, indent: str = "") -> None:
     for line in lines:
-        # backticks mark code in a page
-        text = fill(line.replace("`", ""), console.width, subsequent_indent="  ", break_on_hyphens=False)
+        # backticks mark code in a page; intervals stay whole
+        text = _INTERVAL.sub(lambda found: found.group().replace(" ", NO_BREAK), line.replace("`", ""))
+        text = fill(
+            text, console.width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+        ).replace(NO_BREAK, " ")
         console.print(text, style=style, markup=False, highlight=False)
 
 

@@ -37,6 +37,8 @@ class Section:
     paragraphs: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
     """A list."""
+    entries: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names, and sentences about each."""
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
     is_warning: bool = False
@@ -128,11 +130,18 @@ def _markdown(document: Document, folder: Path | None) -> Iterator[str]:
         yield from (f"{paragraph}\n" for paragraph in section.paragraphs)
         if section.items:
             yield "\n".join(f"- {item}" for item in section.items) + "\n"
+        if section.entries:
+            yield "\n".join(line for entry in section.entries for line in _markdown_entry(*entry)) + "\n"
         yield from (table.to_markdown(title=section.has_heading(table)) for table in section.tables)
         if section.below:
             yield "\n".join(f"- {item}" for item in section.below) + "\n"
         for picture in section.pictures:
             yield f"![{picture.caption}]({_link(picture, folder)})\n\n{picture.caption}.\n"
+
+
+def _markdown_entry(name: str, texts: Sequence[str]) -> Iterator[str]:
+    yield f"- **{name}**"
+    yield from (f"  - {text}" for text in texts)
 
 
 def _latex(document: Document, folder: Path | None) -> Iterator[str]:
@@ -154,6 +163,7 @@ def _latex_section(section: Section, folder: Path | None) -> Iterator[str]:
     yield f"\\section*{{{escape(section.title)}}}"
     yield from (f"{_with_code(paragraph)}\n" for paragraph in section.paragraphs)
     yield from _latex_items(section.items)
+    yield from _description([(name, " ".join(texts)) for name, texts in section.entries])
     for table in section.tables:
         # TeX keeps a few floats only
         yield "\n".join([*float_lines(table), "\\clearpage"])

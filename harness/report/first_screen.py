@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from harness.analysis.cell import CellResult
 from harness.analysis.definitions import footnotes
 from harness.report.blocks import Block, blocks, shared_settings
 from harness.report.cell_names import DISTURBED, is_disturbed
+from harness.report.figures.style import SAME_LAW_MARK
 from harness.report.loop_notes import LOOPS, is_looping, loop_text
 from harness.report.missing_values import missing_value_notes
 from harness.report.table import Table
 from harness.report.tables.by_position import (
     MAX_POSITIONS,
+    cells_of_rows,
     differences_table,
     draws_differently,
     rows_table,
     shown_metrics,
 )
 from harness.report.tables.methods import DIFFERENT_DRAFTS
-from harness.report.verdicts import verdict
+from harness.report.verdicts import sentences
 
 TITLE = "Which method keeps most, and what it buys"
 MAX_LOOPS = 3
@@ -37,6 +40,14 @@ MAX_ROWS = 32
 BEHIND = "`tables/methods.md`"
 FIRST_POSITION = "acceptance_rate_per_pos_1"
 LEGEND = f"{DISTURBED}: the machine was disturbed while this was timed; the warnings say how."
+ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differences of speed are the machine's."
+
+
+class Answer(NamedTuple):
+    """What one block answers."""
+
+    title: str
+    sentences: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,12 +63,15 @@ class FirstScreen:
         return blocks(self.cells, self.references)
 
     @cached_property
-    def answers(self) -> list[str]:
-        """A sentence for each block, the highest temperature first."""
-        shown = self.blocks[:MAX_ANSWERS]
-        lines = [f"{block.title(self.cells)}: {verdict(block)}." for block in shown]
-        num_more = len(self.blocks) - len(shown)
-        return [*lines, *([f"{num_more} more settings: {BEHIND}."] if num_more else [])]
+    def answers(self) -> list[Answer]:
+        """One of each block, the highest temperature first."""
+        return [Answer(block.title(self.cells), sentences(block)) for block in self.blocks[:MAX_ANSWERS]]
+
+    @property
+    def not_answered(self) -> list[str]:
+        """How many blocks have no answer here, if any."""
+        num_more = len(self.blocks) - len(self.answers)
+        return [f"{num_more} more settings: {BEHIND}."] if num_more else []
 
     @cached_property
     def in_full(self) -> list[Block]:
@@ -101,6 +115,7 @@ class FirstScreen:
         cells = [cell for cell in shown if not cell.record.has_failed]
         names = [name for block in self.in_full for name in shown_metrics(block.shown) if "_per_pos_" not in name]
         lines = [LEGEND] if any(map(is_disturbed, cells)) else []
+        lines += [ONE_ROW] if any(len(row) > 1 for block in self.in_full for row in cells_of_rows(block)) else []
         lines += self._loops
         lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names, "speedup"])))
         lines += [DIFFERENT_DRAFTS] if any(draws_differently(block) for block in self.in_full) else []

@@ -24,6 +24,7 @@ from harness.report.warnings import warnings
 
 MAX_PAGE_ROWS = 100
 """Rows of all tables on the page together: a longer table is linked."""
+ABOUT = "This run"
 TEXTS = {"shows": "What this shows", "does_not_show": "What it does not show"}
 """Name in the manifest of a run -> heading."""
 SETTINGS_FILE = "tables/settings.md"
@@ -34,8 +35,8 @@ SETTINGS_NOTE = (
 
 
 def run_page(results: Results, made: Sequence[MadeTables], figures: Sequence[Drawn]) -> Document:
-    """The answers and the methods by position, warnings, figures, short tables, and links to the rest."""
-    sections = [*_first_screen(results, with_notes=False), *_warnings(results), *_figures(figures)]
+    """The answers and the methods by position, figures, warnings, short tables, and links to the rest."""
+    sections = _beginning(results, figures, with_notes=False)
     rows_left = MAX_PAGE_ROWS
     for item in made:
         if item.kind.is_on_page and item.shown:
@@ -65,7 +66,7 @@ def whole_report(
     if comparison is not None:
         found = tuple(comparison.warnings)
         sections.append(Section(comparison.title, items=found, tables=comparison.tables, is_warning=True))
-    sections += [*_first_screen(results, with_notes=True), *_warnings(results), *_figures(figures)]
+    sections += _beginning(results, figures, with_notes=True)
     sections += [_whole_section(item) for item in made if item.shown or item.kind.without]
     return _document(results, [*sections, _settings(results)], with_provenance=True)
 
@@ -82,13 +83,25 @@ def figure_caption(figure: Drawn) -> str:
     return f"{figure.kind.text}, with intervals{labels}{left_out}"
 
 
+def _beginning(results: Results, figures: Sequence[Drawn], *, with_notes: bool) -> list[Section]:
+    """The answers, the figures, what a reader must know, and what the run is."""
+    found = _warnings(results)
+    return [*_first_screen(results, found, with_notes=with_notes), *_figures(figures), *found, *_about(results)]
+
+
 def _document(results: Results, sections: Sequence[Section], *, with_provenance: bool = False) -> Document:
-    texts = [text for run in results.runs for text in _texts(run)]
+    provenance = _provenance(results) if with_provenance else []
+    return Document(results.title, sections=tuple(sections), provenance=provenance)
+
+
+def _about(results: Results) -> list[Section]:
+    """What a run shows, when it was started, and how."""
+    paragraphs = tuple(dict.fromkeys(text for run in results.runs for text in _texts(run)))
     facts = [fact for run in results.runs for fact in _facts(run)]
     layers = layer_notes(results.cells)
     facts += [("Layers", " ".join(layers))] if layers else []
-    provenance = _provenance(results) if with_provenance else []
-    return Document(results.title, tuple(facts), tuple(dict.fromkeys(texts)), tuple(sections), provenance=provenance)
+    items = tuple(f"{name}: {text}" for name, text in facts)
+    return [Section(ABOUT, paragraphs, items)] if paragraphs or items else []
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -115,13 +128,16 @@ def _texts(run: Run) -> Iterator[str]:
         yield from (f"{heading}: {text}" if index == 0 else text for index, text in enumerate(filter(None, paragraphs)))
 
 
-def _first_screen(results: Results, *, with_notes: bool) -> list[Section]:
+def _first_screen(results: Results, behind: Sequence[Section], *, with_notes: bool) -> list[Section]:
     if not results.cells:
         return []
     screen = FirstScreen(tuple(results.cells), references(results))
     tables = screen.tables if with_notes else [replace(table, notes=()) for table in screen.tables]
-    paragraphs = (screen.shared,) if screen.shared else ()
-    return [Section(TITLE, paragraphs, tuple(screen.answers), tuple(tables), below=tuple(screen.below))]
+    num_warnings = sum(len(section.items) for section in behind)
+    told = f"Warnings: {num_warnings}, below the figures." if num_warnings else ""
+    paragraphs = tuple(filter(None, (screen.shared, told)))
+    below = (*screen.not_answered, *screen.below)
+    return [Section(TITLE, paragraphs, entries=tuple(screen.answers), tables=tuple(tables), below=below)]
 
 
 def _warnings(results: Results) -> list[Section]:

@@ -24,17 +24,23 @@ def text_lines(table: Table, width: int) -> list[str]:
     table = table.compact
     above = wrap(table.above, width, subsequent_indent="  ") if table.above else []
     columns = [_column(table, index) for index in range(len(table.header))]
+    layouts = []
     for gap, is_tight in ((2, False), (1, False), (1, True)):
         shown = [_tight(column) for column in columns] if is_tight else columns
-        if _width(shown, gap) <= width:
-            return above + _lines(shown, gap)
-    parts = list[list[Column]]()
+        layouts.append((_in_parts(shown, gap, width), gap))
+    parts, gap = min(layouts, key=lambda layout: len(layout[0]))
+    return above + [line for part in parts for line in _lines(part, gap)]
+
+
+def _in_parts(columns: Sequence[Column], gap: int, width: int) -> list[list[Column]]:
+    """The columns in as few tables as fit, each of which begins with the first."""
+    parts = [[columns[0]]]
     for column in columns[1:]:
-        if parts and _width([*parts[-1], column], 2) <= width:
+        if len(parts[-1]) == 1 or _width([*parts[-1], column], gap) <= width:
             parts[-1].append(column)
         else:
             parts.append([columns[0], column])
-    return above + [line for part in parts for line in _lines(part, 2)]
+    return parts
 
 
 def _column(table: Table, index: int) -> Column:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import isnan, nan
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Group, expected_difference, same_law
+from harness.analysis.definitions import metric
 from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.ranking import THROUGHPUT, Ranking, comparable
-from harness.report.blocks import Block
+from harness.report.blocks import LENGTHS, Block
 from harness.report.cell_names import depth_text
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import NO_BASELINE, OTHER_SESSIONS, UNKNOWN
@@ -21,97 +23,152 @@ from harness.report.number_format import NOT_AVAILABLE, Number, format_value
 from harness.report.ranking_notes import CANNOT_BE_TOLD
 from harness.report.tables.by_position import largest_gain, length_metric, position_metrics_of
 from harness.report.tables.depth import accepts_by_random_weights
+from harness.report.tables.summary import counting_every_round
 from kernels.methods import Guarantee
 
 NAMED = 3
 """As many methods are named beside the first."""
+EXPECTED_DECIMALS = 3
+"""Of differences on the same drafts, which are small and hardly noisy."""
 PER_FORWARD = "tokens_per_forward"
 TIMES_AS_FAST = "times as fast as without drafts"
+ALIKE = "statistically indistinguishable"
 LOSSLESS, SYNTHETIC = Guarantee.lossless.value, Guarantee.synthetic.value
 
 
-def verdict(block: Block) -> str:
-    """Which method keeps most of the drafts and how surely, then what drafting buys."""
+def sentences(block: Block) -> tuple[str, ...]:
+    """Which method keeps most of the drafts and how surely, at which position, and what drafting buys."""
     if block.first.is_baseline:
-        return "failed" if block.first.record.has_failed else _throughput(block.first)
+        return ("failed." if block.first.record.has_failed else f"{_throughput(block.first)}.",)
     if block.main is None:
-        return "every cell failed"
-    return f"{_keeps(block, block.main)}. {_buys(block)}"
+        return ("every cell failed.",)
+    texts = *_keeps(block, block.main), _of_every_depth(block), _buys(block)
+    return tuple(f"{text}." for text in texts if text)
 
 
-def _keeps(block: Block, group: Group) -> str:
-    """Which of the methods that leave the target's distribution alone accepts most."""
-    at_depth = f"at {depth_text(group.first)} " if len(block.groups) > 1 else ""
+def _keeps(block: Block, group: Group) -> list[str]:
+    """Which of the methods that leave the target's distribution alone accepts most, and what others do."""
+    at_depth = f"At {depth_text(group.first)} " if len(block.groups) > 1 else ""
     cells = [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
     if not cells:
         is_set = all(cell["guarantee"] == SYNTHETIC for cell in group.cells)
-        return f"acceptance {'was set, not measured' if is_set else 'says nothing here, weights are random'}"
+        return [f"acceptance {'was set, not measured' if is_set else 'says nothing here, weights are random'}"]
     name = length_metric(cells)
     if name is None:
-        return f"what is kept is not known: {UNKNOWN.get(cells[0].record.knowledge, 'no draft counts as evidence')}"
+        return [f"what is kept is not known: {UNKNOWN.get(cells[0].record.knowledge, 'no draft counts as evidence')}"]
     known = [cell for cell in cells if not isnan(cell.estimate(name).value)]
     exact = [cell for cell in known if cell["guarantee"] == LOSSLESS]
     ranked = sorted(exact or known, key=lambda cell: -cell.estimate(name).value)
-    best, promise = ranked[0], "" if exact else f" ({ranked[0]['guarantee']}) "
+    best = ranked[0]
     others = [cell for cell in ranked if not same_law(cell, best)]
-    if not others:
-        alike = _listed([block.names[cell.record.cell_id] for cell in sorted(ranked, key=group.cells.index)])
-        verb = "accept with the same probability here (same law)" if len(ranked) > 1 else "keeps"
-        text = f"{alike} {at_depth}{verb}: {_by_position(best)}acceptance length {estimate_number(best, name)}"
-    else:
-        text = f"{_lead(block, best, others, name, at_depth, promise)}"
-        text += _against_reference(block, group, best, others[0], name)
-    return text + _without_guarantee(block, known, best, name) if exact else text
+    without_guarantee = _without_guarantee(block, known, best, name) if exact else ""
+    if others:
+        promise = "" if exact else f" ({best['guarantee']})"
+        return [*_lead(block, group, best, others, name, at_depth, promise), without_guarantee]
+    alike = _listed([block.names[cell.record.cell_id] for cell in sorted(ranked, key=group.cells.index)])
+    verb = "are equal by law" if len(ranked) > 1 else "keeps"
+    length = f"acceptance length {estimate_number(best, name)}"
+    return [f"{at_depth}{alike} {verb}: {_by_position(best)}{length}", without_guarantee]
 
 
-def _lead(block: Block, best: CellResult, others: Sequence[CellResult], name: str, at_depth: str, promise: str) -> str:
-    """Which cells keep most, and how far the best is ahead of the second.
+def _lead(
+    block: Block,
+    group: Group,
+    best: CellResult,
+    others: Sequence[CellResult],
+    name: str,
+    at_depth: str,
+    promise: str,
+) -> tuple[str, str]:
+    """Which cells keep most, and where the best gains most on the reference.
 
     Args:
         others: of another law than the best, in falling order.
     """
+    own, *names = (block.names[cell.record.cell_id] for cell in (best, *others))
     ahead = [paired_difference(other.estimates, best.estimates, name) for other in others]
-    own, second = (block.names[cell.record.cell_id] for cell in (best, others[0]))
-    shown = f"acceptance length {estimate_number(best, name)}, {_signed(ahead[0])} over {second}"
-    equal = [cell for cell, difference in zip(others, ahead, strict=True) if difference.low <= 0]
-    if not equal:
-        is_told = not isnan(ahead[0].low)
-        text = f"{own} {promise}{at_depth}keeps most: {shown}" + ("" if is_told else " (no interval)")
-    else:
-        names = [own, *(block.names[cell.record.cell_id] for cell in equal[: NAMED - 1])]
-        names += [f"{len(equal) - NAMED + 1} more"] if len(equal) >= NAMED else []
-        text = f"{_listed(names)} {promise}{at_depth}keep most and are not told apart: {shown}"
-    expected = expected_difference(others[0], best)
-    if expected is None or isnan(expected.value):
-        return text
-    if expected.high < 0:
-        fewer = Estimate(-expected.value, -expected.high, -expected.low)
-        return f"{text}; on the same drafts {second} is expected to keep more, {_signed(fewer)}"
-    what = f"{own} is expected to keep more, {_signed(expected)}"
-    return f"{text}; on the same drafts {what if expected.low > 0 else f'they are not told apart, {_signed(expected)}'}"
+    equal = [index for index, difference in enumerate(ahead) if difference.low <= 0]
+    reference = _reference(block, group, best, others, name)
+    length = f"acceptance length {estimate_number(best, name)}"
+    if equal:
+        leaders = [own, *(names[index] for index in equal[: NAMED - 1])]
+        leaders += [f"{len(equal) - NAMED + 1} more"] if len(equal) >= NAMED else []
+        text = f"{at_depth}{_listed(leaders)}{promise} keep most and are {ALIKE}: {length} with {own}"
+        text += _on_the_same_drafts(block, [best, *(others[index] for index in equal)])
+        return text, _gain(block, best, reference, name, own)
+    text = f"{at_depth}{own}{promise} keeps most: {length}, {_signed(ahead[0])} over {names[0]}"
+    text += (" (no interval)" if isnan(ahead[0].low) else "") + _on_the_same_drafts(block, [best, others[0]])
+    return text, _gain(block, best, reference, name, "it", is_told=reference is others[0])
+
+
+def _reference(block: Block, group: Group, best: CellResult, others: Sequence[CellResult], name: str) -> CellResult:
+    """The cell that the best is set against: that of the run, or the second where that is the best itself."""
+    found = block.reference_of(group)
+    is_other = found is not best and not same_law(found, best) and _is_known(found, name)
+    return found if is_other else others[0]
+
+
+def _gain(
+    block: Block, best: CellResult, reference: CellResult, name: str, subject: str, *, is_told: bool = False
+) -> str:
+    """What the best gains on the reference, and at which position most.
+
+    Args:
+        subject: what the best is called.
+        is_told: whether its whole gain on the reference stands in the sentence before.
+    """
+    gain = largest_gain(reference, best)
+    where = "" if gain is None or not gain[1].value > 0 else f"most at position {gain[0]}: {_points(gain[1])}"
+    if is_told:
+        return where and f"{subject.capitalize()} gains {where}"
+    whole = _signed(paired_difference(reference.estimates, best.estimates, name))
+    gained = f"Over {block.names[reference.record.cell_id]}, {subject} gains {whole}"
+    return f"{gained}, {where}" if where else gained
+
+
+def _on_the_same_drafts(block: Block, ranked: Sequence[CellResult]) -> str:
+    """What the better of two of these cells is expected to keep more of the same drafts, free of sampling noise.
+
+    The first two whose methods have a closed form and that draw their drafts alike; empty without such two.
+    """
+    for pair in combinations(ranked, 2):
+        expected = expected_difference(*reversed(pair))
+        if expected is None or isnan(expected.value):
+            continue
+        is_ahead = expected.value >= 0
+        first, second = (block.names[cell.record.cell_id] for cell in (pair if is_ahead else reversed(pair)))
+        ahead = expected if is_ahead else Estimate(-expected.value, -expected.high, -expected.low)
+        shown = Number(*ahead, style="length", signed=True, decimals=EXPECTED_DECIMALS)
+        alike = f" ({ALIKE})" if ahead.low <= 0 else ""
+        return f"; on the same drafts {first} is expected to keep {shown} more than {second}{alike}"
+    return ""
+
+
+def _of_every_depth(block: Block) -> str:
+    """Where a block has several K or shapes, which cell of all keeps most."""
+    cells = [cell for group in block.groups for cell in group.cells if not accepts_by_random_weights(cell)]
+    exact = [cell for cell in cells if cell["guarantee"] == LOSSLESS]
+    names = [*counting_every_round(exact), *([name] if (name := length_metric(exact)) else [])]
+    if len(block.groups) < 2 or not names:
+        return ""
+    name = names[0]
+    best, *others = sorted(
+        (cell for cell in exact if _is_known(cell, name)), key=lambda cell: -cell.estimate(name).value
+    )
+    equal = [cell for cell in others if paired_difference(cell.estimates, best.estimates, name).low <= 0]
+    alike = f", {ALIKE} from {_few([block.label(cell) for cell in equal])}" if equal else ""
+    every = "K and shape" if any(cell["tree"] for cell in exact) else "K"
+    what = "acceptance length" if name in LENGTHS else metric(name).label
+    return f"Of every {every}, {block.label(best)} keeps most: {what} {estimate_number(best, name)}{alike}"
 
 
 def _signed(difference: Estimate) -> str:
     return str(Number(*difference, style="length", signed=True))
 
 
-def _against_reference(block: Block, group: Group, best: CellResult, second: CellResult, name: str) -> str:
-    """Where, by position, the best gains most: on the reference, or on the second if it is the reference itself."""
-    reference = block.reference_of(group)
-    is_other = reference not in (best, second) and not same_law(reference, best) and _is_known(reference, name)
-    other = reference if is_other else second
-    gain = largest_gain(other, best)
-    where = "" if gain is None or not gain[1].value > 0 else f"most at position {gain[0]}: {_points(gain[1])}"
-    if not is_other:
-        return f"; {where}" if where else ""
-    ahead = paired_difference(other.estimates, best.estimates, name)
-    lead = f"; over {block.names[other.record.cell_id]} {_signed(ahead)}"
-    return f"{lead}, {where}" if where else lead
-
-
 def _points(change: Number) -> str:
-    """A change of a rate: 30.7 → 57.0 %, +26.3 [+20.1, +32.0] points."""
-    return f"{change.sign.removesuffix(':')} %, {replace(change, sign='')} points"
+    """A change of a rate: 30.7 → 57.0 % (+26.3 [+20.1, +32.0])."""
+    return f"{change.sign.removesuffix(':')} % ({replace(change, sign='')})"
 
 
 def _without_guarantee(block: Block, known: Sequence[CellResult], best: CellResult, name: str) -> str:
@@ -127,7 +184,7 @@ def _without_guarantee(block: Block, known: Sequence[CellResult], best: CellResu
         f"{block.names[cell.record.cell_id]} ({cell['guarantee']}) {estimate_number(cell, name)}"
         for cell in sorted(more, key=lambda cell: -cell.estimate(name).value)
     ]
-    return f"; more, but not the target's distribution: {_few(texts)}"
+    return f"More, but not the target's distribution: {_few(texts)}"
 
 
 def _buys(block: Block) -> str:
@@ -152,30 +209,35 @@ def _buys(block: Block) -> str:
     ranking = Ranking(replace(compared, cells=drafted))
     best = ranking.best
     assert best is not None
-    if block.is_one_law and len(drafted) > 1:
+    if _is_one_law(block, drafted):
         return f"Differences in speed are the machine's{_speeds(drafted)}{left_out}"
     equal = [cell for cell in drafted if cell is not best and ranking.equals(cell)]
     equal = sorted(equal, key=lambda cell: -cell.estimate(THROUGHPUT).value)
-    beside = f"; not told apart in speed: {_few([block.label(cell) for cell in equal])}" if equal else ""
-    way = f"Fastest with drafts: {block.label(best)}, " if len(drafted) > 1 else "Speed: "
-    return f"{way}{_speed(best)}{beside}{left_out}"
+    way = f"Fastest with drafts is {block.label(best)}: " if len(drafted) > 1 else "Speed: "
+    return f"{way}{_speed(best, [block.label(cell) for cell in equal])}{left_out}"
 
 
-def _speed(cell: CellResult) -> str:
-    """Its speedup and what follows from it."""
+def _is_one_law(block: Block, cells: Sequence[CellResult]) -> bool:
+    """Whether these are several cells of one K and law, which differ in nothing but the machine."""
+    return len(cells) > 1 and len(block.groups) == 1 and all(same_law(cells[0], cell) for cell in cells[1:])
+
+
+def _speed(cell: CellResult, equal: Sequence[str]) -> str:
+    """Its speedup, what that comes from, and what is as fast.
+
+    Args:
+        equal: names of the cells that are as fast as far as intervals tell.
+    """
     if isnan(cell.speedup.value):
         why = NO_BASELINE if cell.baseline is None else OTHER_SESSIONS
-        return f"{_throughput(cell)}, speedup {NOT_AVAILABLE}: {why}"
+        alike = f", {ALIKE} from {_few(equal)}" if equal else ""
+        return f"{_throughput(cell)}{alike}; speedup {NOT_AVAILABLE}: {why}"
     shown = estimate_number(cell, "speedup")
-    low, high = shown.low, shown.high
-    if low is None or high is None or isnan(low) or isnan(high):
-        what = ""
-    elif high < 1:
-        what = ", so drafting costs more than it saves here"
-    else:
-        what = "" if low > 1 else ", so the two are not told apart"
-    why = _why(cell)
-    return f"{shown} {TIMES_AS_FAST}{f': {why}' if why else ''}{what}"
+    low, high = (nan if end is None else end for end in (shown.low, shown.high))
+    others = [*(["no drafts"] if low <= 1 <= high else []), *equal]
+    alike = f", {ALIKE} from {_few(others)}" if others else ""
+    costs = ", so drafting costs more than it saves here" if high < 1 else ""
+    return f"{shown} {TIMES_AS_FAST}{alike}{_why(cell)}{costs}"
 
 
 def _why(cell: CellResult) -> str:
@@ -188,7 +250,7 @@ def _why(cell: CellResult) -> str:
     cost = num_tokens / plain / cell.speedup.value
     if isnan(cost):
         return ""
-    return f"a round takes {cost:.1f} times as long as a plain step and brings {num_tokens:.1f} tokens"
+    return f"; a round takes as long as {cost:.1f} plain steps and brings {num_tokens:.1f} tokens"
 
 
 def _speeds(cells: Sequence[CellResult]) -> str:
@@ -218,9 +280,10 @@ def _is_known(cell: CellResult, name: str) -> bool:
 
 
 def _few(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    return ", ".join(texts[:NAMED]) + more
+    more = [f"{len(texts) - NAMED} more"] if len(texts) > NAMED else []
+    return _listed([*texts[:NAMED], *more])
 
 
 def _listed(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+    between = "; " if any(", " in text for text in texts) else ", "
+    return texts[0] if len(texts) == 1 else f"{between.join(texts[:-1])} and {texts[-1]}"

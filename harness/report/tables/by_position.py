@@ -10,11 +10,13 @@ from dataclasses import replace
 from math import isnan
 
 from harness.analysis.cell import CellResult
+from harness.analysis.comparison import method_name, same_law
 from harness.analysis.definitions import metric
 from harness.analysis.estimates import paired_difference
-from harness.report.blocks import Block, own_labels
-from harness.report.cell_names import varying
+from harness.report.blocks import LENGTHS, Block, own_labels
+from harness.report.cell_names import depth_text, varying
 from harness.report.entries import estimate_number
+from harness.report.figures.style import SAME_LAW_MARK
 from harness.report.number_format import Number, format_value
 from harness.report.table import NONE, Entry, Table
 from harness.report.tables.depth import accepts_by_random_weights
@@ -23,8 +25,6 @@ from harness.report.tables.summary import counting_every_round
 
 MAX_POSITIONS = 8
 """Further ones stand in the tables behind the page."""
-LENGTHS = ("full_draft_length", "mean_acceptance_length")
-"""The acceptance length, and what stands for it where rounds are not known."""
 TIMES = ("output_tokens_per_s", "speedup")
 SHORT = {"full_draft_length": "acceptance length", "output_tokens_per_s": "tokens/s"}
 
@@ -55,6 +55,25 @@ def _is_known(name: str, cells: Sequence[CellResult]) -> bool:
     return any(not cell.is_baseline and not isnan(cell.estimate(name).value) for cell in cells)
 
 
+def cells_of_rows(block: Block) -> list[list[CellResult]]:
+    """The cells of each row: at temperature 0 those of one law and guarantee share one: only speed differs."""
+    rows: list[list[CellResult]] = []
+    for cell in block.shown:
+        row = next((cells for cells in rows if _is_one_row(cells[0], cell)), None)
+        if row is None:
+            rows.append([cell])
+        else:
+            row.append(cell)
+    return rows
+
+
+def _is_one_row(first: CellResult, second: CellResult) -> bool:
+    if not first.is_argmax or first.record.has_failed or second.record.has_failed:
+        return False
+    is_alike = depth_text(first) == depth_text(second) and first["guarantee"] == second["guarantee"]
+    return is_alike and same_law(first, second)
+
+
 def rows_table(block: Block, title: str) -> Table:
     """One row a method, the baseline first; what never changes stands above."""
     names = shown_metrics(block.shown)
@@ -62,12 +81,32 @@ def rows_table(block: Block, title: str) -> Table:
     if block.baseline is not None:
         name = "no drafts" + own_labels(block.baseline, block.shared_labels)
         rows.append((name, NONE, *(_entry(block.baseline, each) for each in names)))
-    for cell in block.shown:
-        rows.append((block.label(cell), cell["guarantee"], *(_entry(cell, name) for name in names)))
-    above = "; ".join([*_drafts(block), *block.shared_labels])
+    for cells in cells_of_rows(block):
+        entries = (_in_one([_entry(cell, name) for cell in cells]) for name in names)
+        rows.append((_row_name(block, cells), cells[0]["guarantee"], *entries))
+    best = ["of each K and shape the method that keeps most"] if block.shows_best_of_each else []
+    above = "; ".join([*best, *_drafts(block), *_parameters(block), *block.shared_labels])
     return Table(
         title, ("method", "guarantee", *map(column_label, names)), tuple(rows), above=above, keeps_measured=True
     )
+
+
+def _row_name(block: Block, cells: Sequence[CellResult]) -> str:
+    """The methods of a row, with the mark of one law where they are several."""
+    *others, last = cells
+    names = [block.names[cell.record.cell_id] for cell in others]
+    return ", ".join([*names, block.label(last)]) + (f" {SAME_LAW_MARK}" if others else "")
+
+
+def _in_one(entries: Sequence[Entry]) -> Entry:
+    """The entries of several cells of one law: what all have, or from the smallest to the largest."""
+    numbers = [entry for entry in entries if isinstance(entry, Number) and not entry.is_missing]
+    if len(numbers) < len(entries) or len(set(map(str, entries))) == 1:
+        return entries[0]
+    least, most = (choose(numbers, key=lambda number: number.value) for choose in (min, max))
+    if least.value_text == most.value_text:
+        return most
+    return replace(most, low=None, high=None, shown=f"{least.value_text} to {most.value_text}", sign=most.sign[:1])
 
 
 def _entry(cell: CellResult, name: str) -> Entry:
@@ -87,10 +126,12 @@ def differences_table(block: Block, title: str) -> Table | None:
     references = dict[str, None]()
     for group in block.groups:
         reference = block.reference_of(group)
-        others = [cell for cell in group.cells if cell is not reference and cell in block.shown]
+        others = [cells for cells in cells_of_rows(block) if cells[0] in group.cells and reference not in cells]
         if reference in block.shown and others:
             references[block.names[reference.record.cell_id]] = None
-            rows += [(block.label(cell), *(_change(reference, cell, name) for name in names)) for cell in others]
+            for cells in others:
+                changes = (_in_one([_change(reference, cell, name) for cell in cells]) for name in names)
+                rows.append((_row_name(block, cells), *changes))
     if not rows:
         return None
     header = ("method", *(_change_label(name) for name in names))
@@ -151,5 +192,15 @@ def _drafts(block: Block) -> list[str]:
     for cell in block.shown:
         found.setdefault(cell["draft_sampling"], []).append(block.names[cell.record.cell_id])
     most, *others = sorted(found.items(), key=lambda item: -len(item[1]))
-    texts = [f"{', '.join(methods)}: {sampling}" for sampling, methods in others]
+    texts = [f"for {', '.join(methods)}: {sampling}" for sampling, methods in others]
     return [f"drafts: {most[0]} ({'; '.join(texts)})"]
+
+
+def _parameters(block: Block) -> list[str]:
+    """Those that all rows of a method have alike."""
+    shown = {method_name(cell): None for cell in block.shown}
+    return [
+        f"{method}: {', '.join(texts)}"
+        for method, texts in block.shared_parameters.items()
+        if texts and method in shown
+    ]
