@@ -164,6 +164,12 @@ COUNTS: dict[str, Column] = {
         "rounds with a proposed token that began with more tokens than that / all of these; empty where either is not "
         "known",
     ),
+    "shared_mass": Column(
+        "fraction",
+        "probability that a draft model of another tokenizer (drafter.vocabulary=shared) gave the tokens that it "
+        "shares with the target, at temperature 1 and uncut: mean over its draft rows, those of the warm-up included; "
+        "empty for other drafters",
+    ),
     "aux_layers": _text(
         "layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and "
         "in records that did not name them yet"

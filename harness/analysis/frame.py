@@ -70,6 +70,7 @@ def _row(cell: CellResult, num_positions: int) -> dict[str, Any]:
     row |= {"num_prompts": estimates.num_prompts}
     row |= {name: "; ".join(getattr(cell.record, name)) for name in ("fallbacks", "assumptions")}
     row |= {"drafter_positions": cell.record.drafter_positions, "drafts_beyond_positions": drafts_beyond(cell.record)}
+    row |= {"shared_mass": math.nan if cell.record.shared_mass is None else cell.record.shared_mass}
     row |= {"aux_layers": "/".join(map(str, cell.record.aux_layers))}
     row |= {"beside_s": cell.record.beside_s, "speedup_bound": cell.speedup_bound, "disturbed": cell.disturbed}
     unlike = unlike_baseline(cell)

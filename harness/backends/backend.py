@@ -62,6 +62,8 @@ class Facts:
     """Layers of the target whose entering states the drafter reads."""
     drafter_positions: int = 0
     """Positions that the drafter's file names; 0 where it names none."""
+    shared_mass: float | None = None
+    """See CellRecord."""
     knowledge: Knowledge = Knowledge.rounds
     """How much its records say about drafts."""
     sampling_core: str | None = None

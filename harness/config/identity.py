@@ -70,6 +70,10 @@ def determinants(
     drawn = {"sampling": cell.draft_sampling.value}
     if normal.drafting.tree is not None:
         drawn["siblings"] = normal.siblings.value
+    drafter = without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"])
+    if drafter.get("vocabulary") == "same":
+        # as those that were measured before there was another one
+        del drafter["vocabulary"]
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
     return (
@@ -79,7 +83,7 @@ def determinants(
         | ({"target": target} if target else {})
         | {
             "models": models,
-            "drafter": without_settings(plain["drafter"], [*_MODEL_SETTINGS, "preferred"]),
+            "drafter": drafter,
             "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
             "verification": None if cell.is_baseline else plain["verification"],
             "workload": workload,

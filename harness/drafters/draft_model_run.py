@@ -1,4 +1,4 @@
-"""An independent draft model: a small language model with the target's vocabulary, which reads tokens only.
+"""An independent draft model: a small language model that reads tokens only, in its own ids or in the target's.
 
 Before it drafts it reads the last two tokens of each row: the last one is new to it, and so is the one before it when
 all drafts of the round before were accepted. Everything earlier it has read while it drafted, or with the prompt.
@@ -12,7 +12,9 @@ from torch import Tensor
 from harness.drafters.chain import DrafterShape, NetworkDrafter
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, DrafterCost, TargetStep
+from harness.drafters.shared_rows import SharedRows
 from harness.models.cost import total
+from harness.models.decoder_layer import View
 from harness.models.target import TargetModel
 from kernels.contract import Draft, DraftSampling
 
@@ -29,9 +31,13 @@ class DraftModelDrafter(NetworkDrafter):
         self.num_parameters = model.num_parameters
         # one slot more than there are takes what rows without a request write
         self._cache = model.new_cache(shape.num_slots + 1, shape.capacity, shape.num_speculative_tokens + 1)
-        size = shape.logits_size(model.vocab_size)
+        tokens = model.shared_tokens
+        self.shared = None if tokens is None else SharedRows(tokens, model.device)
+        """For a model of another tokenizer."""
+        draft_ids = None if self.shared is None else self.shared.target_ids
+        size = shape.logits_size(model.vocab_size if draft_ids is None else len(draft_ids))
         self._logits = DraftLogits(
-            draft_sampling, size, shape.target_vocab_size, None, model.dtype, model.device, caching
+            draft_sampling, size, shape.target_vocab_size, draft_ids, model.dtype, model.device, caching
         )
 
     def extend(self, step: TargetStep) -> None:
@@ -39,7 +45,7 @@ class DraftModelDrafter(NetworkDrafter):
         for part in step.parts:
             if part.has_prompts:
                 view = self._cache.view(part.rows, part.positions, part.length, groups=part.groups)
-                self.model.forward(part.token_ids, part.positions, view)
+                self._forward(part.token_ids, part.positions, view)
 
     def state(self) -> tuple[Tensor, ...]:
         return ()
@@ -56,8 +62,8 @@ class DraftModelDrafter(NetworkDrafter):
         drafted: list[Tensor] = []
         for step in range(batch.num_speculative_tokens):
             view = self._cache.view(batch.rows, positions, length)
-            hidden = self.model.forward(token_ids, positions, view).hidden[:, -1]
-            logits = self.model.logits(hidden, self._logits.place(batch, step))
+            hidden = self._forward(token_ids, positions, view)[:, -1]
+            logits = self._draft_rows(hidden, batch, step)
             drafted.append(self._logits.draw(logits, batch, step))
             if self._logits.has_ended(batch, step):
                 break
@@ -67,7 +73,19 @@ class DraftModelDrafter(NetworkDrafter):
     def read(self, batch: Batch) -> None:
         """Read the last two tokens of each row; see harness.drafters.protocol.ReadsWhileDrafting."""
         positions, token_ids, length = self._last_tokens(batch)
-        self.model.forward(token_ids, positions, self._cache.view(batch.rows, positions, length))
+        self._forward(token_ids, positions, self._cache.view(batch.rows, positions, length))
+
+    def _forward(self, token_ids: Tensor, positions: Tensor, view: View) -> Tensor:
+        """[B, T, H] states after tokens of the target's ids."""
+        read = token_ids if self.shared is None else self.shared.read(token_ids)
+        return self.model.forward(read, positions, view).hidden
+
+    def _draft_rows(self, hidden: Tensor, batch: Batch, step: int | None = None) -> Tensor:
+        """[B, ..., V_draft] logits of the tokens that are drafted; with a step of a chain, at their place where they
+        can be written to it."""
+        if self.shared is not None:
+            return self.shared.restricted(self.model.logits(hidden), batch.lengths > 1)
+        return self.model.logits(hidden, None if step is None else self._logits.place(batch, step))
 
     def _last_tokens(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         """([B, 2] positions, [B, 2] token ids, highest position + 1) of what is read before the first draft."""

@@ -78,6 +78,12 @@ class LoadedHead:
         return 0 if described is None else described.num_positions
 
     @property
+    def num_draft_ids(self) -> int:
+        """Tokens that it drafts, the columns of its draft rows."""
+        shared = self.head.shared_tokens if isinstance(self.head, TargetModel) else None
+        return self.head.vocab_size if shared is None else len(shared.target_ids)
+
+    @property
     def module(self) -> nn.Module:
         """The network with its weights."""
         return self.head.causal_lm if isinstance(self.head, TargetModel) else self.head

@@ -93,13 +93,13 @@ class TreeModelDrafter(DraftModelDrafter):
         """Draft the tree of each row; the logits that siblings are drawn from stay in the cache."""
         growth, starts = self.tree.grow(batch, self._logits), batch.lengths
         positions, read, length = self._last_tokens(batch)
-        hidden = self.model.forward(read, positions, self._cache.view(batch.rows, positions, length)).hidden
-        growth.add(self.model.logits(hidden[:, -1:]))
+        hidden = self._forward(read, positions, self._cache.view(batch.rows, positions, length))
+        growth.add(self._draft_rows(hidden[:, -1:], batch))
         for depth in range(1, self.tree.depth):
             level = growth.level(depth)
             positions = _positions(starts + (depth - 1), level)
             view = self._cache.view(batch.rows, positions, batch.length + level.num_read, level.tree_places(starts))
-            growth.add(self.model.logits(self.model.forward(level.token_ids, positions, view).hidden))
+            growth.add(self._draft_rows(self._forward(level.token_ids, positions, view), batch))
         draft = growth.draft()
         self._places = growth.places
         return draft

@@ -18,6 +18,7 @@ from harness.models.checkpoint import CheckpointError, named, stored_tensors
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
 from harness.models.shape import told_of_shape
+from harness.models.shared_tokens import shared_tokens
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
 
 _READ_LAYERS = DRAFTER.members_with("aux_layers")
@@ -78,6 +79,11 @@ def assumed_of_vocabulary(target: TargetConfig, drafter: DrafterConfig) -> tuple
         if folder is not None and found is None and has_tokenizer(folder):
             # in a form that the loader alone reads
             return ()
+    if DRAFTER.has(drafter, "vocabulary") and DRAFTER.parts(drafter)[1]["vocabulary"].value == "shared":
+        if stated is None or own is None:
+            # the loader says what is missing
+            return ()
+        return (shared_tokens(stated, num_target_rows, own, num_rows).told(num_rows),)
     vocabularies = Vocabulary(num_target_rows, stated), Vocabulary(num_rows, own)
     assumed = compared(*vocabularies, target.name, is_model and not is_random)
     # of a head it follows from its tensors too

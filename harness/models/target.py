@@ -47,6 +47,7 @@ from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import embedded, linear, run_layers
 from harness.models.meta import made_on_meta
 from harness.models.model_types import takes_general_path
+from harness.models.shared_tokens import SharedTokens
 from harness.models.slot_cache import SlotCache, TargetCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
@@ -110,6 +111,9 @@ class TargetModel:
         """What its files do not say and was taken, or what the user vouched for; one sentence each."""
         self.reads_unknown_ids = False
         """Whether ids beyond its vocabulary, which another model has, are read as its last one."""
+        self.shared_tokens: SharedTokens | None = None
+        """Of a draft model with another tokenizer than its target: what the two share. It takes and gives its own
+        ids."""
         self._attend_through_slots()
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size

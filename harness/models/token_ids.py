@@ -64,7 +64,7 @@ def compared(target: Vocabulary, drafter: Vocabulary, name: str, is_model: bool 
         ValueError: ids mean something else, or it cannot be told that they mean the same.
     """
     if target.token_ids is not None and drafter.token_ids is not None:
-        _check_meanings(target.token_ids, drafter.token_ids, name)
+        _check_meanings(target.token_ids, drafter.token_ids, name, is_model)
         return ()
     difference = abs(drafter.num_rows - target.num_rows)
     num_known = 0 if target.token_ids is None else 1 + max(target.token_ids.values(), default=-1)
@@ -99,7 +99,7 @@ def missing_ids(
     return (f"it has {num_rows} of the target's {num_target_rows} token ids, and {', and '.join(done)}",)
 
 
-def _check_meanings(ours: Mapping[str, int], theirs: Mapping[str, int], name: str) -> None:
+def _check_meanings(ours: Mapping[str, int], theirs: Mapping[str, int], name: str, is_model: bool) -> None:
     meanings = {number: token for token, number in ours.items()}
     differing = sorted(
         (number, token)
@@ -112,6 +112,7 @@ def _check_meanings(ours: Mapping[str, int], theirs: Mapping[str, int], name: st
         raise ValueError(
             f"expected token ids that mean what they mean to target {name}, found {len(differing)} that do not: "
             f"{shown}{more}; choose a drafter with the target's tokenizer"
+            + (", or draft the tokens that both have by drafter.vocabulary=shared" if is_model else "")
         )
 
 

@@ -102,7 +102,15 @@ _ROUND_COLUMNS = tuple(
 )
 _OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts", "sampling", "logprobs")
 """Fields of a request that are written only where they are known."""
-_OPTIONAL_CELL_FIELDS = ("assumptions", "aux_layers", "drafter_positions", "blocks", "more_provenances", "failures")
+_OPTIONAL_CELL_FIELDS = (
+    "assumptions",
+    "aux_layers",
+    "drafter_positions",
+    "shared_mass",
+    "blocks",
+    "more_provenances",
+    "failures",
+)
 """Fields of a cell that are written only where they are not empty."""
 
 

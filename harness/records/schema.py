@@ -138,6 +138,9 @@ class CellRecord:
     drafter_positions: int = 0
     """Positions that the drafter's file names (max_position_embeddings); 0 where it names none, and in records that did
     not name them yet."""
+    shared_mass: float | None = None
+    """Probability that a draft model of another tokenizer gave the tokens that it shares with the target, uncut at
+    temperature 1: the mean over its draft rows, those of the warm-up included; None for other drafters."""
     labels: tuple[str, ...] = ()
     """Printed with every number of the cell: lossy, biased, synthetic, weights: random."""
     knowledge: Knowledge = Knowledge.rounds

@@ -55,6 +55,7 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         assumptions=tuple(dict.fromkeys(text for each in found for text in each.assumptions)),
         aux_layers=facts.aux_layers,
         drafter_positions=facts.drafter_positions,
+        shared_mass=facts.shared_mass,
         labels=labels(cell),
         **facts.sizes,
     )

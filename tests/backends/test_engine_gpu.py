@@ -12,15 +12,17 @@ import torch
 from harness.backends.local import engine_of_cell
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
-from harness.config.drafter import DrafterKind
+from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.imported import ImportPath
 from harness.config.sections import BackendConfig, MeasurementConfig
+from harness.drafters.draft_model import Vocabulary
 from harness.engine import measuring
 from harness.engine.settings import EngineSettings
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import VerificationMethod
 from kernels.methods import TreeMethod
 from tests.backends.test_zoo_decoding import DRAFTERS, cell, texts
+from tests.support.renumbered_model import renumbered
 
 pytestmark = pytest.mark.gpu
 LAST_TOKEN = ImportPath("tests.support.own_drafters:LastToken")
@@ -64,6 +66,17 @@ def test_greedy_tokens_in_8_bits_equal_the_cpus(drafter, tree, fused, graphs):
     found, expected = (texts(replace(each, backend=replace(each.backend, **in_fp8)), ModelStore()) for each in on_both)
     # a key that another order of sums moves over a boundary of 8 bits may decide a near tie
     assert sum(found[key] != expected[key] for key in expected) <= 1
+
+
+@WAYS
+def test_a_draft_model_of_another_tokenizer_changes_no_token(graphs, tmp_path, stores, on_cpu):
+    """Other ids of the same tokens; drafts are drawn over shared tokens alone, and their mass is counted."""
+    drafter = drafter_of("draft_model", path=str(renumbered(tmp_path)), vocabulary=Vocabulary.shared)
+    config = on_gpu(replace(cell(DrafterKind.draft_model, num_prompts=8), drafter=drafter), graphs, False)
+    backend = LocalBackend(config, stores.setdefault(False, ModelStore()))
+    played = conversations(load_prompts(config.workload, config.seed), config.workload, config.seed)
+    found = {(item.prompt_id, item.turn): item.output_token_ids for item in backend.generate(played).requests}
+    assert found == on_cpu and backend.facts().shared_mass == pytest.approx(1.0, abs=1e-3)
 
 
 def test_prompts_in_portions_give_the_tokens_of_the_cpu(stores, on_cpu):

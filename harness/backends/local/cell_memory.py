@@ -76,7 +76,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     caches = [Need(f"the target's key-value cache ({slots})", found.target)]
     rows = f"{sizes.num_slots} slots, {sizes.num_speculative_tokens} rows"
     if head is not None:
-        rows += f" of {head.head.vocab_size:,} logits"
+        rows += f" of {head.num_draft_ids:,} logits"
     else:
         own_bytes = engine.drafter.num_parameters * target.dtype.itemsize
         caches.append(Need(f"the drafter {drafter.kind.value}", own_bytes))

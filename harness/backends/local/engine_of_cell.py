@@ -6,9 +6,11 @@ This module knows models and engines; it does not know conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from torch import Tensor
 
 from harness.backends.local.cell_memory import CacheBytes, CellMemory, cell_memory
 from harness.backends.local.model_store import Models, StoredModels
@@ -21,6 +23,7 @@ from harness.config.imported import ImportPath
 from harness.config.sections import LogprobsMode
 from harness.config.tree import DynamicTree
 from harness.drafters.chain import DrafterShape
+from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.own_drafter import OwnDrafter
 from harness.drafters.registry import LoadedHead, build_drafter, check_capture
 from harness.engine.depth import Depth, DepthByBatch
@@ -90,6 +93,8 @@ class _Kept:
     """The engine of one or several cells between their turns."""
 
     engine: Engine | None = None
+    masses: list[Tensor] = field(default_factory=list)
+    """SharedRows.mass of every engine that was made."""
 
 
 def _digest(random_fingerprint: str | None, folder: Path | None) -> str:
@@ -164,6 +169,12 @@ class EngineOfCell:
         return resolve_graphs(self._cell.backend.graphs, self._models.loaded.device)
 
     @property
+    def shared_mass(self) -> float | None:
+        """See CellRecord, so far; waits for the device."""
+        total, num_rows = (float(sum(mass[index] for mass in self._kept.masses)) for index in (0, 1))
+        return total / num_rows if num_rows else None
+
+    @property
     def graph_bytes(self) -> int:
         """Memory of the CUDA graphs, once something was run; 0 without them."""
         return 0 if self._kept.engine is None else self._kept.engine.graph_bytes
@@ -215,7 +226,11 @@ class EngineOfCell:
         """The engine of the next block: kept where it is costly to make, else made anew, so that the cells of a sweep
         do not hold the memory of all their caches at once."""
         loaded = self._models.loaded
-        engine = self._kept.engine or self._build(loaded.target, loaded.head(self._cell.drafter))
+        engine = self._kept.engine
+        if engine is None:
+            engine = self._build(loaded.target, loaded.head(self._cell.drafter))
+            if isinstance(engine.drafter, DraftModelDrafter) and engine.drafter.shared is not None:
+                self._kept.masses.append(engine.drafter.shared.mass)
         self._kept.engine = engine if self.uses_graphs else None
         self.sampling_core, self.cache_bytes = engine.core.name, CacheBytes.of(engine)
         self.num_drafter_parameters = engine.drafter.num_parameters

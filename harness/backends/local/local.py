@@ -206,6 +206,7 @@ class LocalBackend:
             fallbacks=self._fallbacks(),
             aux_layers=engine.aux_layers,
             drafter_positions=0 if self.loaded_head is None else self.loaded_head.num_positions,
+            shared_mass=engine.shared_mass,
             assumptions=by_role(target.assumptions, of_head),
             sampling_core=engine.sampling_core,
             draft_core=engine.draft_core,

@@ -17,6 +17,7 @@ from harness.checks.certification.toy_models import (
     NARROW_DRAFT,
     PEAKED,
     PLAIN,
+    SHARED,
     SPREAD,
     STEPS,
     WIDE,
@@ -143,9 +144,8 @@ class Case:
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []
-        named = (
-            self.models.name in (NARROW_DRAFT.name, PEAKED.name) or self.models.allowed is not None or self.is_spread
-        )
+        always = (NARROW_DRAFT.name, PEAKED.name, SHARED.name)
+        named = self.models.name in always or self.models.allowed is not None or self.is_spread
         parts += [self.models.name] if named else []
         return ", ".join(parts)
 
@@ -225,6 +225,7 @@ def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
         for dtype in dtypes
         if drafts[1] is not GREEDY
     ]
+    cases += [replace(case, models=SHARED) for case in (probabilistic, block)]
     cases += [_case(method, SAMPLED, False) for method in (Method.strict, Method.probabilistic, Method.block)]
     cases += [_case(method, COUPLED, False) for method in (Method.strict, Method.coupled)]
     cases += [replace(case, row_stats=False) for case in (probabilistic, block)]

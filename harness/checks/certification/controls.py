@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from harness.checks.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
 from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.subject import Functions, Subject
-from harness.checks.certification.toy_models import CONTROL, MASKED_CONTROL, Profile, ToyModels
+from harness.checks.certification.toy_models import CONTROL, MASKED_CONTROL, SHARED, Profile, ToyModels
 from kernels.contract import Draft, Guarantee, Sampling, Streams, Verification, VerificationResult
 from kernels.methods.block import block_odds, log_prefix_ratios
 from kernels.random.streams import Purpose, uniform
@@ -140,6 +141,22 @@ def _mask_forgotten_in_the_draft(subject: Subject) -> Subject:
     )
 
 
+def _verified_by_the_law_of_all_tokens(subject: Subject) -> Subject:
+    """Drafts are drawn among shared tokens, and verified by rows that give others as much probability again.
+
+    What is drawn as one of the others would have to be some token of the target: one that is not shared.
+    """
+
+    def verify(logits: Tensor, draft: Draft, *others: Any) -> VerificationResult:
+        assert draft.logits is not None and draft.draft_to_target is not None
+        rest = draft.logits.float().logsumexp(-1, keepdim=True).to(draft.logits.dtype)
+        ids = torch.cat([draft.draft_to_target, torch.zeros_like(draft.draft_to_target[:1])])
+        widened = replace(draft, logits=torch.cat([draft.logits, rest], dim=-1), draft_to_target=ids)
+        return subject.verify(logits, widened, *others)
+
+    return altered(subject, verify=verify)
+
+
 def _temperature_forgotten(subject: Subject) -> Subject:
     """Sampled requests that nothing is cut from are drawn and verified at temperature 1."""
 
@@ -195,6 +212,11 @@ def controls() -> list[Control]:
             "probabilistic, mask forgotten in the draft rows",
             replace(probabilistic, models=MASKED_CONTROL),
             _mask_forgotten_in_the_draft,
+        ),
+        Control(
+            "probabilistic, drafts among shared tokens verified by the law of all tokens",
+            replace(probabilistic, models=SHARED),
+            _verified_by_the_law_of_all_tokens,
         ),
         Control(
             "probabilistic, temperature forgotten where nothing is cut",

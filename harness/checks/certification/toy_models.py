@@ -17,6 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from harness.drafters.shared_rows import SharedRows
+from harness.models.shared_tokens import SharedTokens
+
 
 @dataclass(frozen=True)
 class ToyModels:
@@ -156,12 +159,31 @@ def peaked_models(leads: tuple[tuple[float, ...], ...]) -> ToyModels:
     )
 
 
+def shared_models(name: str, target_ids: tuple[int, ...], draft_ids: tuple[int, ...], num_draft_ids: int) -> ToyModels:
+    """A pair with other token ids, whose drafter drafts the tokens that both have, by the object that the engine uses.
+
+    Args:
+        name: for tables.
+        target_ids: increasing, of the shared tokens among six.
+        draft_ids: the drafter's ids of them.
+        num_draft_ids: ids of the drafter in all.
+    """
+    whole = random_models(name, vocab_size=6, order=1, num_tokens=3, seed=17)
+    rows = torch.randn(6, num_draft_ids, generator=torch.Generator().manual_seed(18))
+    rows[:, list(draft_ids)] = whole.draft_logits[:, list(target_ids)]
+    shared = SharedRows(SharedTokens(target_ids, draft_ids, ()), torch.device("cpu"))
+    restricted = shared.restricted(rows, torch.ones(6, dtype=torch.bool))
+    return replace(whole, draft_logits=restricted, draft_to_target=shared.target_ids)
+
+
 PLAIN = random_models("plain", vocab_size=4, order=2, num_tokens=4, seed=3)
 """Both look at the last two tokens."""
 WIDE = random_models("wide", vocab_size=8, order=1, num_tokens=3, seed=5)
 """Wide enough for top-k, top-p and min-p to cut something in every row."""
 NARROW_DRAFT = random_models("narrow draft", vocab_size=6, order=1, num_tokens=3, seed=7, draft_to_target=(4, 1, 5, 2))
 """The drafter knows four of six tokens, in another order."""
+SHARED = shared_models("shared tokens", target_ids=(1, 2, 4, 5), draft_ids=(6, 0, 3, 2), num_draft_ids=7)
+"""The drafter has seven tokens of its own, four of which are among the target's six."""
 CONTROL = random_models("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
 """Few sequences and much rejection: deviations stand out."""
 STEPS = replace(CONTROL, name="control of four tokens", num_tokens=4)
