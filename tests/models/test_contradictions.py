@@ -12,9 +12,9 @@ from harness.models.contradictions import SAME
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
 from harness.models.target import load_target, read_config
-from tests.support.eagle3_heads import make_head
 from tests.support.filed_models import NOWHERE, account
 from tests.support.public_configs import HEADS, TARGETS
+from tests.support.tiny_heads import make_head
 from tests.support.tiny_models import edit_config, random_causal_lm, random_target, save_target_folder
 
 LLAMA, GLM = TARGETS["TinyLlama"][0], TARGETS["GLM-4.7-Flash"][0]
@@ -103,7 +103,7 @@ def test_null_is_absent_for_the_tokenizer_too(tmp_path):
 
 def test_null_is_absent_wherever_a_field_may_stand(tmp_path):
     """Would catch a null that hides the place that says it, and one that is taken for another kind of head."""
-    head = make_head(random_target(), norm_before_fc=True)
+    head = make_head("eagle3", random_target(), norm_before_fc=True)
     fields = head.config.to_dict()
     assert (head.config.norm_before_fc, fields["norm_before_fc"]) == (True, True)
     save_target_folder(tmp_path / "target", random_causal_lm())

@@ -20,7 +20,8 @@ from harness.models.known_fields import model_layout, tokenizer_layout
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.model_types import MODEL_TYPES
 from harness.models.target import load_target
-from tests.support.filed_models import LOADERS, ROLES, account, file_models, folder_of, load, put
+from tests.support.filed_models import ROLES, account, file_models, folder_of, load, put
+from tests.support.tiny_heads import LOADERS
 from tests.support.tiny_models import random_target
 
 

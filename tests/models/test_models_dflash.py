@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-import warnings
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import DrafterShape
 from harness.models.checkpoint import CheckpointError
-from harness.models.dflash import DFlashHead, load_dflash
-from harness.models.dflash_config import DFlashConfig
+from harness.models.dflash import load_dflash
 from harness.models.head import save_head
-from harness.models.tree_places import TreePlaces
 from kernels.contract import DraftSampling
+from tests.support.tiny_heads import (
+    AUX_LAYERS,
+    BLOCK_SIZE,
+    DRAFT_IDS,
+    MASK_TOKEN_ID,
+    load_quietly,
+    logits_of,
+    make_head,
+)
 from tests.support.tiny_models import (
     TOLERANCE,
     VOCAB_SIZE,
@@ -26,11 +31,9 @@ from tests.support.tiny_models import (
     random_causal_lm,
     random_target,
     random_tokens,
-    randomize,
 )
 
-DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
-AUX_LAYERS, MASK_TOKEN_ID, BLOCK_SIZE, NUM_KNOWN = (1, 2, 4), 11, 5, 6
+NUM_KNOWN = 6
 
 
 @pytest.fixture
@@ -38,38 +41,10 @@ def target():
     return random_target()
 
 
-def make_head(target, draft_token_ids=None):
-    size = None if draft_token_ids is None else draft_token_ids.numel()
-    given = {"aux_layers": AUX_LAYERS, "block_size": BLOCK_SIZE, "mask_token_id": MASK_TOKEN_ID}
-    config = DFlashConfig.for_target(target, draft_vocab_size=size, num_hidden_layers=2, **given)
-    head = DFlashHead(config, target, draft_token_ids=draft_token_ids)
-    randomize(head, 3)
-    return head.requires_grad_(False)
-
-
 @pytest.fixture
 def folder(tmp_path, target):
-    save_head(make_head(target, DRAFT_IDS), tmp_path)
+    save_head(make_head("dflash", target), tmp_path)
     return tmp_path
-
-
-def run(head):
-    """[K + 1, V_draft] logits of a whole block after NUM_KNOWN tokens, the first of whose places is the last token."""
-    tokens, num_read = random_tokens(1, NUM_KNOWN), NUM_KNOWN - 1
-    positions, cache = positions_from([0], num_read), head.new_cache(1, num_read + BLOCK_SIZE)
-    output = head.target.forward(tokens[:, :-1], positions, None, head.aux_layers)
-    head.read(head.features(output), positions, cache.view(slice(0, 1), positions, num_read))
-    block = torch.cat((tokens[:, -1:], torch.full((1, BLOCK_SIZE - 1), head.config.mask_token_id)), dim=1)
-    sees = torch.ones(BLOCK_SIZE, BLOCK_SIZE, dtype=torch.bool)
-    tree = TreePlaces(torch.tensor([num_read]), torch.arange(BLOCK_SIZE), sees)
-    view = cache.view(slice(0, 1), tree.absolute, num_read + BLOCK_SIZE, tree)
-    return head.logits(head.fill_block(block, tree.absolute, view))[0]
-
-
-def load_quietly(folder, target):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return load_dflash(folder, target)
 
 
 def write_original(folder, head, **changes):
@@ -94,12 +69,12 @@ def assert_refused_in_one_line(folder, target, message):
 )
 def test_a_written_head_is_read_back(tmp_path, target, ids, left_out):
     """Would catch an output matrix of all tokens that is taken for the target's, and lost ids of draft tokens."""
-    head = make_head(target, ids)
+    head = make_head("dflash", target, ids)
     save_head(head, tmp_path)
     for name in left_out:
         edit_weights(tmp_path, drop=name)
-    loaded = load_quietly(tmp_path, target)
-    assert torch.equal(run(loaded), run(head)) and loaded.config.to_dict() == head.config.to_dict()
+    loaded = load_quietly("dflash", tmp_path, target)
+    assert torch.equal(logits_of(loaded), logits_of(head)) and loaded.config.to_dict() == head.config.to_dict()
     assert loaded.has_own_output == (ids is not None)
     given, found = head.draft_to_target, loaded.draft_to_target
     assert found is given is None or torch.equal(found, given)
@@ -107,21 +82,21 @@ def test_a_written_head_is_read_back(tmp_path, target, ids, left_out):
 
 def test_the_original_layout_is_read(tmp_path, target):
     """Would catch target_layer_ids taken for the layers that states enter, one too early."""
-    head = make_head(target)
+    head = make_head("dflash", target, None)
     save_head(head, tmp_path)
-    expected = run(load_dflash(tmp_path, target))
+    expected = logits_of(load_dflash(tmp_path, target))
     write_original(tmp_path, head)
-    loaded = load_quietly(tmp_path, target)
-    assert torch.equal(run(loaded), expected) and loaded.aux_layers == AUX_LAYERS
+    loaded = load_quietly("dflash", tmp_path, target)
+    assert torch.equal(logits_of(loaded), expected) and loaded.aux_layers == AUX_LAYERS
     told = "its file does not say where in a block its drafts begin, and drafter.anchor=mask is taken"
     assert loaded.assumptions == (told,)
     edit_config(tmp_path, dflash_config={"mask_token_id": MASK_TOKEN_ID, "target_layer_ids": list(AUX_LAYERS)})
-    assert not torch.allclose(run(load_dflash(tmp_path, target)), expected, atol=1e-2)
+    assert not torch.allclose(logits_of(load_dflash(tmp_path, target)), expected, atol=1e-2)
 
 
 def test_target_layer_ids_are_those_of_layers_whose_output_is_read(tmp_path, target):
     """Of modules that count for themselves: would catch an off by one here and in `write_original` alike."""
-    write_original(tmp_path, make_head(target))
+    write_original(tmp_path, make_head("dflash", target, None))
     causal_lm, tokens, left = random_causal_lm(), random_tokens(1, NUM_KNOWN), []
     for index in json.loads((tmp_path / "config.json").read_text())["dflash_config"]["target_layer_ids"]:
         causal_lm.model.layers[index].register_forward_hook(lambda *given: left.append(given[-1]))
@@ -194,7 +169,7 @@ def test_a_config_of_neither_layout_is_refused(folder, target):
     ],
 )
 def test_a_config_of_the_original_layout_that_does_not_fit_is_refused(tmp_path, target, fields, own, message):
-    write_original(tmp_path, make_head(target), **own)
+    write_original(tmp_path, make_head("dflash", target, None), **own)
     edit_config(tmp_path, **fields)
     assert_refused_in_one_line(tmp_path, target, message)
 
@@ -221,18 +196,9 @@ def test_few_draft_tokens_need_an_output_matrix(folder, target):
         load_dflash(folder, target)
 
 
-def test_an_embedding_that_is_not_the_targets_is_refused(folder, target):
-    expected, name = run(load_dflash(folder, target)), "embed_tokens.weight"
-    edit_weights(folder, put={name: target.embed_weight.clone()})
-    assert torch.equal(run(load_quietly(folder, target)), expected)
-    edit_weights(folder, put={name: load_file(folder / "model.safetensors")[name] + 1})
-    with pytest.raises(CheckpointError, match=r"embed_tokens\.weight to be that of target tiny, .* another one"):
-        load_dflash(folder, target)
-
-
 def test_more_drafts_than_a_block_holds_are_refused_before_memory_is_taken(target):
     """Would catch the check behind the caches: no machine has memory for slots of so many places."""
-    head = make_head(target)
+    head = make_head("dflash", target, None)
     BlockDrafter(head, DraftSampling.sampled, DrafterShape(2, 30, BLOCK_SIZE - 1, VOCAB_SIZE))
     with pytest.raises(ValueError, match=r"drafting\.num_speculative_tokens: expected at most 4 .* of 5, found 5"):
         BlockDrafter(head, DraftSampling.sampled, DrafterShape(2, 10**15, BLOCK_SIZE, VOCAB_SIZE))

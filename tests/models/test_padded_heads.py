@@ -9,14 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.models.checkpoint import CheckpointError
-from harness.models.dflash import DFlashHead, load_dflash
-from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead, load_eagle
-from harness.models.eagle3 import Eagle3Head, load_eagle3
-from harness.models.eagle3_config import Eagle3Config
+from harness.models.dflash import DFlashHead
+from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
-from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
-from tests.support import eagle3_heads
+from tests.support.tiny_heads import LOADERS, make_head
 from tests.support.tiny_models import (
     VOCAB_SIZE,
     edit_config,
@@ -24,11 +20,9 @@ from tests.support.tiny_models import (
     positions_from,
     random_target,
     random_tokens,
-    randomize,
     word_tokenizer,
 )
 
-AUX_LAYERS = (1, 2, 4)
 BEYOND = 3
 
 
@@ -37,31 +31,14 @@ def target():
     return random_target()
 
 
-def eagle(target):
-    return EagleHead(EagleConfig.for_target(target), target, own_embedding=True)
+def over_all_tokens(kind, target):
+    """A head with matrices of its own that drafts every token."""
+    if kind == "dflash":
+        return make_head(kind, target, torch.arange(VOCAB_SIZE), num_hidden_layers=1)
+    return make_head(kind, target, None, own_embedding=True)
 
 
-def eagle3(target):
-    return Eagle3Head(Eagle3Config.for_target(target, VOCAB_SIZE, aux_layers=AUX_LAYERS), target, own_embedding=True)
-
-
-def peagle(target):
-    config = PEagleConfig.for_target(target, VOCAB_SIZE, aux_layers=AUX_LAYERS, mask_token_id=5)
-    return PEagleHead(config, target, own_embedding=True)
-
-
-def dflash(target):
-    given = {"aux_layers": AUX_LAYERS, "block_size": 4, "mask_token_id": 5, "num_hidden_layers": 1}
-    config = DFlashConfig.for_target(target, **given)
-    return DFlashHead(config, target, draft_token_ids=torch.arange(VOCAB_SIZE))
-
-
-HEADS = {
-    "eagle": (eagle, load_eagle),
-    "eagle3": (eagle3, load_eagle3),
-    "peagle": (peagle, load_peagle),
-    "dflash": (dflash, load_dflash),
-}
+KINDS = ("eagle", "eagle3", "peagle", "dflash")
 
 
 def saved(head, folder, num_rows):
@@ -95,14 +72,12 @@ def logits(head, target, tokens):
     return head.logits(head(tokens, head.features(output), positions_from([0], tokens.shape[1]), None).hidden)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_beyond_the_targets_are_left_out(tmp_path, target, kind):
     """Would catch a padded head that is refused, and draft ids that the target does not have."""
-    make, load = HEADS[kind]
-    head = make(target)
-    randomize(head, 3)
+    head = over_all_tokens(kind, target)
     saved(head, tmp_path, VOCAB_SIZE + BEYOND)
-    loaded, tokens = load(tmp_path, target), random_tokens(1, 6)
+    loaded, tokens = LOADERS[kind](tmp_path, target), random_tokens(1, 6)
     assert loaded.vocab_size == VOCAB_SIZE and loaded.draft_to_target is None
     torch.testing.assert_close(logits(loaded, target, tokens), logits(head, target, tokens))
     size, found = VOCAB_SIZE + BEYOND, loaded.assumptions
@@ -113,15 +88,13 @@ def test_rows_beyond_the_targets_are_left_out(tmp_path, target, kind):
     assert loaded.config.layer.vocab_size == VOCAB_SIZE
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_ids_that_a_head_lacks_are_not_drafted(tmp_path, target, kind):
     """Would catch an index beyond its embedding, and logits for ids that it has none for."""
-    make, load = HEADS[kind]
-    head = make(target)
-    randomize(head, 3)
+    head = over_all_tokens(kind, target)
     saved(head, tmp_path, VOCAB_SIZE - BEYOND)
     word_tokenizer(VOCAB_SIZE - BEYOND).save_pretrained(tmp_path)
-    loaded, tokens = load(tmp_path, target), torch.tensor([[4, VOCAB_SIZE - 1, 9]])
+    loaded, tokens = LOADERS[kind](tmp_path, target), torch.tensor([[4, VOCAB_SIZE - 1, 9]])
     found = logits(loaded, target, tokens)
     # an EAGLE head gives the target's states, whose output matrix has all
     has_all = kind == "eagle"
@@ -143,13 +116,11 @@ def test_ids_that_a_head_lacks_are_not_drafted(tmp_path, target, kind):
 )
 def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_path, target, kind, num_rows):
     """Would catch a refusal, and a matrix that is taken without a word."""
-    make, load = HEADS[kind]
-    head = make(target)
-    randomize(head, 3)
+    head = over_all_tokens(kind, target)
     saved(head, tmp_path, num_rows)
     for name in ("lm_head.weight", "d2t", "t2d"):
         edit_weights(tmp_path, drop=name)
-    loaded, tokens = load(tmp_path, target), random_tokens(1, 6)
+    loaded, tokens = LOADERS[kind](tmp_path, target), random_tokens(1, 6)
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_matrix)
     torch.testing.assert_close(logits(loaded, target, tokens), logits(head, target, tokens))
@@ -158,7 +129,7 @@ def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_p
 
 
 def test_a_head_over_few_tokens_needs_an_output_matrix(tmp_path, target):
-    save_head(eagle3_heads.make_head(target), tmp_path)
+    save_head(make_head("eagle3", target), tmp_path)
     edit_weights(tmp_path, drop="lm_head.weight")
     message = (
         r"expected lm_head\.weight, or a head over all 61 tokens .* found none, draft_vocab_size 9 and hidden_size 24"

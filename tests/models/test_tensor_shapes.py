@@ -3,15 +3,8 @@
 import pytest
 
 from harness.models.checkpoint import read_json, stored_tensors
-from harness.models.dflash import DFlashHead
-from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead
-from harness.models.eagle3 import Eagle3Head
-from harness.models.eagle3_config import Eagle3Config
-from harness.models.head import save_head
-from harness.models.mtp import MtpConfig, MtpHead, save_mtp
-from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
+from tests.support.tiny_heads import make_head, save
 from tests.support.tiny_models import random_causal_lm, random_target, save_target_folder
 
 TARGETS = {
@@ -23,21 +16,16 @@ TARGETS = {
     "qwen3 with biases": ("qwen3", {"attention_bias": True}),
 }
 HEADS = {
-    "eagle": lambda target: EagleHead(EagleConfig.for_target(target), target),
-    "eagle with a bias": lambda target: EagleHead(EagleConfig.for_target(target, bias=True), target),
-    "eagle with an embedding": lambda target: EagleHead(EagleConfig.for_target(target), target, own_embedding=True),
-    "eagle3": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9), target),
-    "eagle3 with norms": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, fc_norm=True), target),
-    "eagle3 with a norm": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, norm_before_fc=True), target),
-    "eagle3 of two states": lambda target: Eagle3Head(Eagle3Config.for_target(target, 9, aux_layers=(1, 4)), target),
-    "peagle": lambda target: PEagleHead(
-        PEagleConfig.for_target(target, 9, mask_token_id=1, num_hidden_layers=2), target
-    ),
-    "dflash": lambda target: DFlashHead(
-        DFlashConfig.for_target(target, aux_layers=(1, 4), block_size=4, mask_token_id=1, num_hidden_layers=2), target
-    ),
+    "eagle": {},
+    "eagle with a bias": {"bias": True},
+    "eagle with an embedding": {"own_embedding": True},
+    "eagle3": {},
+    "eagle3 with norms": {"fc_norm": True},
+    "eagle3 with a norm": {"norm_before_fc": True},
+    "eagle3 of two states": {"aux_layers": (1, 4)},
+    "peagle": {},
+    "dflash": {"draft_ids": None, "aux_layers": (1, 4)},
 }
-
 NUM_JOINED = {"eagle3 of two states": 2, "dflash": 2} | {name: 1 for name in HEADS if name.split()[0] == "eagle"}
 
 
@@ -57,7 +45,7 @@ def test_an_mtp_layer_has_its_tensors(tmp_path):
     target = random_target("qwen3")
     save_target_folder(tmp_path, target.causal_lm)
     before = set(stored_tensors(tmp_path))
-    save_mtp(MtpHead(MtpConfig.for_target(target), target), tmp_path)
+    save(make_head("mtp", target), tmp_path)
     fields, tensors = found_in(tmp_path)
     assert mtp_shapes(fields) == {name: tensors[name].shape for name in tensors.keys() - before}
 
@@ -65,7 +53,7 @@ def test_an_mtp_layer_has_its_tensors(tmp_path):
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_has_the_tensors_that_its_config_asks_for(name, tmp_path):
     """The same of heads; which tokens they draft, and what stands for masked states, have shapes of their own."""
-    save_head(HEADS[name](random_target()), tmp_path)
+    save(make_head(name.split()[0], random_target(), **HEADS[name]), tmp_path)
     fields, tensors = found_in(tmp_path)
     shapes = {name: tensor.shape for name, tensor in tensors.items() if name not in ("d2t", "t2d", "mask_hidden")}
     expected = head_shapes(name.split()[0], fields, tensors, NUM_JOINED.get(name, 3))

@@ -8,32 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, Settled, head_account, model_account
-from harness.models.dflash import DFlashHead, load_dflash
-from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead, load_eagle
-from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
-from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
 from harness.models.target import load_target
-from tests.support.eagle3_heads import make_head
-from tests.support.tiny_models import random_causal_lm, random_target, randomize, save_target_folder
+from tests.support.tiny_heads import DRAFT_IDS, LOADERS, make_head
+from tests.support.tiny_models import random_causal_lm, random_target, save_target_folder
 
 NOWHERE = Path("nowhere")
+HEADS = ("eagle", "eagle3", "peagle", "dflash")
+"""Kinds with files of their own."""
 
 
 def file_models(root: Path) -> None:
     """Write a target and a head of every kind that fits it, as folders by name."""
     target = random_target()
     save_target_folder(root / "target", random_causal_lm())
-    eagle = EagleHead(EagleConfig.for_target(target), target)
-    block = {"aux_layers": (1, 2, 4), "block_size": 5, "mask_token_id": 11, "num_hidden_layers": 2}
-    dflash = DFlashHead(DFlashConfig.for_target(target, **block), target)
-    parallel = PEagleConfig.for_target(target, target.vocab_size, mask_token_id=11, num_hidden_layers=2)
-    peagle = PEagleHead(parallel, target)
-    heads = {"eagle": eagle, "eagle3": make_head(target), "peagle": peagle, "dflash": dflash}
-    for name, head in heads.items():
-        randomize(head, 3)
-        save_head(head, root / name)
+    for kind in HEADS:
+        save_head(make_head(kind, target, DRAFT_IDS if kind == "eagle3" else None), root / kind)
     for name, into in (("eagle3", "eagle3 original"), ("peagle", "peagle original"), ("dflash", "dflash original")):
         shutil.copytree(root / name, root / into)
         as_original(root / into, name)
@@ -52,8 +42,7 @@ def as_original(folder: Path, kind: str) -> None:
     (folder / "config.json").write_text(json.dumps(data["transformer_layer_config"] | own))
 
 
-LOADERS = {"eagle": load_eagle, "eagle3": load_eagle3, "peagle": load_peagle, "dflash": load_dflash}
-ROLES = ("target", "draft model", *LOADERS, "eagle3 original", "peagle original", "dflash original")
+ROLES = ("target", "draft model", *HEADS, "eagle3 original", "peagle original", "dflash original")
 
 
 def load(role: str, folder: Path, *names: str) -> Any:
