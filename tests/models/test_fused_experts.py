@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from torch import Tensor
@@ -54,12 +52,6 @@ def random_routing(num_tokens: int, num_experts: int, top_k: int) -> Routing:
     generator = torch.Generator().manual_seed(num_tokens)
     chosen = [torch.randperm(num_experts, generator=generator)[:top_k] for _ in range(num_tokens)]
     return routing_of(torch.stack(chosen), num_experts)
-
-
-@pytest.mark.parametrize("name", ["route_tokens", "expert_gate_up", "expert_down", "sum_experts"])
-def test_kernels_and_twins_have_one_signature(name: str):
-    kernel, twin = both(name)
-    assert kernel is not twin and inspect.signature(kernel) == inspect.signature(twin)
 
 
 @NUM_TOKENS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from torch import Tensor
@@ -50,12 +48,6 @@ def on_both(name: str, call) -> list:
         with poisoned_allocations():
             found.append(call(getattr(named_operations(kind), name)))
     return found
-
-
-@pytest.mark.parametrize("name", ["norm_latents", "absorb_queries", "latent_attention", "expand_values"])
-def test_kernels_and_twins_have_one_signature(name: str):
-    kernel, twin = (getattr(named_operations(kind), name) for kind in KINDS)
-    assert kernel is not twin and inspect.signature(kernel) == inspect.signature(twin)
 
 
 @IN_ROWS

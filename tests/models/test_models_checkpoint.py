@@ -140,10 +140,6 @@ def test_code_is_fetched_only_on_request(monkeypatch, tmp_path, with_code):
     assert ("*.py" in asked[0]["allow_patterns"]) == with_code
 
 
-def test_a_folder_is_not_looked_up(tmp_path):
-    assert checkpoint_folder(tmp_path) == tmp_path
-
-
 @pytest.mark.parametrize(("text", "reason"), [("{", "expected JSON"), ("[]", "expected a JSON object, found list")])
 def test_broken_json_is_named(tmp_path, text, reason):
     (tmp_path / "config.json").write_text(text)

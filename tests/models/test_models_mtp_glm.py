@@ -172,33 +172,9 @@ def test_an_unsharded_folder_goes_there_and_back(tmp_path, folder):
     assert all(torch.equal(tensor, again[name]) for name, tensor in head.state_dict_public().items())
 
 
-def test_a_copy_without_the_layer_is_refused(tmp_path):
-    save_glm_folder(tmp_path, random_glm())
-    with pytest.raises(CheckpointError, match=r"expected the tensors model\.layers\.3\.\* that num_nextn_predict_lay"):
-        load_mtp(None, load_target(tmp_path))
-
-
-def test_a_target_that_announces_none_is_refused(tmp_path):
-    target = load_target(save_glm_folder(tmp_path, random_glm(), num_nextn_predict_layers=0))
-    with pytest.raises(ValueError, match="expected num_nextn_predict_layers 1 or more, found 0"):
-        load_mtp(None, target)
-
-
 def test_a_missing_expert_is_named(folder):
     edit_shards(folder, drop=f"{MTP_PREFIX}mlp.experts.5.gate_proj.weight")
     with pytest.raises(CheckpointError, match=r"3\.mlp\.experts\.5\.gate_proj\.weight of shape \[16, 24\], found none"):
-        load_mtp(None, load_target(folder))
-
-
-def test_a_missing_router_bias_is_named(folder):
-    edit_shards(folder, drop=f"{MTP_PREFIX}mlp.gate.e_score_correction_bias")
-    with pytest.raises(CheckpointError, match=r"e_score_correction_bias of shape \[6\], found none"):
-        load_mtp(None, load_target(folder))
-
-
-def test_a_tensor_of_another_shape_is_named(folder):
-    edit_shards(folder, put={f"{MTP_PREFIX}self_attn.kv_b_proj.weight": torch.ones(110, 22)})
-    with pytest.raises(CheckpointError, match=r"kv_b_proj\.weight of shape \[110, 14\], found \[110, 22\]"):
         load_mtp(None, load_target(folder))
 
 

@@ -174,12 +174,6 @@ def test_a_tied_output_matrix_of_other_values_is_refused(tmp_path):
         load_target(tmp_path)
 
 
-def test_a_tensor_that_a_running_layer_does_not_account_for_is_refused(folder):
-    edit_weights(folder, put={"model.layers.1.self_attn.q_proj.bias": torch.ones(48)})
-    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.self_attn\.q_proj\.bias"):
-        load_target(folder)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -201,22 +195,9 @@ def test_a_configuration_that_is_not_that_of_the_weights_is_refused_in_one_line(
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_missing_weight_is_refused(folder):
-    edit_weights(folder, drop="model.layers.2.mlp.up_proj.weight")
-    with pytest.raises(CheckpointError, match=r"expected a tensor model\.layers\.2\.mlp\.up_proj\.weight of shape"):
-        load_target(folder)
-
-
 def test_a_weight_of_another_shape_is_refused(folder):
     edit_config(folder, intermediate_size=41)
     with pytest.raises(CheckpointError, match=r"mlp\.gate_proj\.weight of shape \[41, 24\], found \[40, 24\]"):
-        load_target(folder)
-
-
-def test_a_pickle_only_folder_is_refused(folder):
-    (folder / "model.safetensors").unlink()
-    torch.save({}, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="refused because loading a pickle runs code"):
         load_target(folder)
 
 

@@ -1,4 +1,4 @@
-"""Records what the DFlash model of the package `speculators` computes, for tests/models/test_dflash_speculators.py.
+"""Records what the DFlash model of the package `speculators` computes, for tests/models/test_speculators.py.
 
 Run in the environment that tests/support/record_eagle3_speculators.py describes:
 

@@ -1,5 +1,5 @@
 """Records what the reference EAGLE-3 model of the package `speculators` computes, for
-tests/models/test_eagle3_speculators.py.
+tests/models/test_speculators.py.
 
 Run in an environment of its own, because the package asks for an older transformers than this project:
 
