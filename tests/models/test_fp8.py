@@ -16,7 +16,7 @@ from harness.models.fused.reference import linear as reference_linear
 from harness.models.fused.reference import rotate_and_store as reference_rotate_and_store
 from harness.models.fused.tilings import Tiling, tiling_for
 from harness.models.target import TargetModel, load_target
-from tests.models.test_fused_rotate_and_store import NUM_TOKENS, SLOTS, STARTS, case, norms_of, table_of
+from tests.models.test_fused_attention import NUM_TOKENS, SLOTS, STARTS, case, norms_of, table_of
 from tests.models.test_fused_skinny_linear import EPS, TILINGS, float32_error
 from tests.support.fused_rows import DEVICE, HALF_UNIT, check_attention, normal, rows_of, same
 from tests.support.kernel_rounds import poisoned_allocations

