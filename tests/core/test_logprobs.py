@@ -1,4 +1,5 @@
-"""The kernel of the logprobs against its reference: equal integers, log-probabilities within rounding."""
+"""Log-probabilities of output tokens: the reference by definition, and the kernel against it: equal integers,
+log-probabilities within rounding."""
 
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ from kernels.contract import Sampling
 from kernels.logprobs import logprobs
 from kernels.reference.logprobs import TopLogprobs
 from kernels.reference.logprobs import logprobs as reference
-from tests.support.kernel_rounds import DEVICE, LOGPROB_ATOL, LOGPROB_RTOL, moved
+from kernels.reference.truncation import process
+from tests.support.kernel_rounds import DEVICE, LOGPROB_ATOL, LOGPROB_RTOL, moved, poisoned_allocations
 from tests.support.random_round import GREEDY, PLAIN, sampling_of
 
 CHUNK = 2048
@@ -28,7 +30,8 @@ def compare(logits: Tensor, token_ids: Tensor, num_top: int, sampling: Sampling 
     """Both on the device of the kernels; returns what the kernel found."""
     logits, token_ids = logits.to(DEVICE), token_ids.to(DEVICE)
     sampling = None if sampling is None else moved(sampling, DEVICE)
-    found = logprobs(logits, token_ids, num_top, sampling)
+    with poisoned_allocations():
+        found = logprobs(logits, token_ids, num_top, sampling)
     assert_same(found, reference(logits, token_ids, num_top, sampling))
     return found
 
@@ -106,12 +109,13 @@ def test_rows_lie_apart():
     assert not compare(wide[:, :101], torch.tensor([0, 50, 100]), 3).token_logprob.isnan().any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_truncated_rows(dtype: torch.dtype):
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["cutting", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_truncated_rows(dtype: torch.dtype, is_mixed: bool):
     settings = [PLAIN, (0.8, 5, 1.0, 0.0), (1.0, 0, 0.6, 0.0), (1.2, 0, 1.0, 0.2), GREEDY, (0.9, 20, 0.7, 0.02)]
     logits, _ = random_rows(len(settings), CHUNK + 500, dtype)
     for token_ids in (logits.argmax(dim=1), logits.argmin(dim=1)):
-        compare(logits, token_ids, 8, sampling_of(*settings))
+        compare(logits, token_ids, 8, replace(sampling_of(*settings), is_mixed=is_mixed))
 
 
 @pytest.mark.gpu
@@ -141,3 +145,37 @@ def test_arguments_that_do_not_fit_are_an_error(change: dict, message: str):
     arguments = {"logits": torch.zeros(2, 5), "token_ids": torch.zeros(2, dtype=torch.long), "num_top": 1} | change
     with pytest.raises(ValueError, match=message):
         logprobs(**arguments)
+
+
+LOGITS = torch.tensor([[0.0, 2.0, 1.0, 2.0, -1.0], [3.0, 0.0, 0.0, 0.0, 0.0]])
+SAMPLING = Sampling(torch.tensor([0.5, 1.0]), torch.tensor([3, 0]), torch.ones(2), torch.zeros(2))
+
+
+def test_raw_is_a_log_softmax_before_temperature_and_cuts():
+    found = reference(LOGITS, torch.tensor([2, 0]), 2)
+    expected = torch.log_softmax(LOGITS.double(), dim=1)
+    torch.testing.assert_close(found.token_logprob, expected[[0, 1], [2, 0]].float())
+    assert found.top_token_ids.tolist() == [[1, 3], [0, 1]]
+    torch.testing.assert_close(found.top_logprobs, expected[[[0], [1]], found.top_token_ids].float())
+
+
+def test_processed_is_the_distribution_tokens_are_drawn_from():
+    found = reference(LOGITS, torch.tensor([4, 1]), 4, SAMPLING)
+    expected = process(LOGITS, SAMPLING)
+    assert found.token_logprob[0] == -torch.inf
+    torch.testing.assert_close(found.token_logprob[1], expected[1, 1].float())
+    assert found.top_token_ids[0, :3].tolist() == [1, 3, 2]
+    torch.testing.assert_close(found.top_logprobs[0, :3], expected[0, [1, 3, 2]].float())
+    assert found.top_logprobs[0, 3] == -torch.inf
+
+
+@pytest.mark.parametrize(("token", "rank"), [(1, 1), (3, 1), (2, 3), (0, 4), (4, 5)])
+def test_rank_counts_more_probable_tokens(token: int, rank: int):
+    assert reference(LOGITS[:1], torch.tensor([token]), 0).rank.tolist() == [rank]
+
+
+def test_temperature_zero_is_certain():
+    greedy = Sampling(torch.zeros(2), torch.zeros(2, dtype=torch.long), torch.ones(2), torch.zeros(2))
+    found = reference(LOGITS, torch.tensor([1, 0]), 1, greedy)
+    assert found.token_logprob.tolist() == [0.0, 0.0]
+    assert found.top_token_ids.tolist() == [[1], [0]]
