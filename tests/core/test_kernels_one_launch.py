@@ -1,13 +1,12 @@
 """Rounds that one launch decides: the first pass draws the next token itself, the same as the reference draws."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from kernels.contract import Drawn, RowStats, Sampling, Streams, VerificationResult
+from kernels.contract import Sampling, Streams, VerificationResult
 from kernels.random.streams import Purpose
 from kernels.reference.draw import draw as reference_draw
 from tests.support.kernel_rounds import (
@@ -18,19 +17,16 @@ from tests.support.kernel_rounds import (
     always,
     assert_same_drawn,
     assert_same_verdict,
-    checked_draw,
     checked_verdict,
     kernel_round,
     moved,
     poisoned_allocations,
-    spaced,
     streams_of,
 )
-from tests.support.random_round import GREEDY, PLAIN, Method, Setting, sampling_of, verification_of
+from tests.support.random_round import GREEDY, Method, Setting, sampling_of, verification_of
 
 ONE_HOT = [method for method in Method if method is not Method.pr35461]
 READS_TARGET_ONLY = [Method.strict, Method.coupled, Method.greedy, Method.typical, Method.synthetic]
-COUPLED = pytest.mark.parametrize("coupled", [False, True], ids=["draw", "coupled draw"])
 
 
 def rows_of(num_rows: int, vocab_size: int, dtype: torch.dtype, seed: int) -> Tensor:
@@ -44,10 +40,6 @@ def inputs(settings: list[Setting], seed: int) -> tuple[Sampling, Streams]:
     return moved(sampling, DEVICE), moved(streams_of(len(settings), seed), DEVICE)
 
 
-def check_draw(logits: Tensor, settings: list[Setting], coupled: bool, seed: int, **others: Any) -> Drawn:
-    return checked_draw(logits, *inputs(settings, seed), coupled, **others)
-
-
 def check_verdict(batch: KernelRound, method: Method) -> VerificationResult:
     assert not batch.sampling.truncates
     return checked_verdict(batch, method)
@@ -55,79 +47,6 @@ def check_verdict(batch: KernelRound, method: Method) -> VerificationResult:
 
 def settings_for(method: Method) -> list[Setting]:
     return [GREEDY] * len(UNCUT) if method is Method.greedy else UNCUT
-
-
-@COUPLED
-@pytest.mark.parametrize("dtype", always(torch.float32, torch.bfloat16, on_a_gpu=[torch.float16]), ids=str)
-@pytest.mark.parametrize("vocab_size", [1, 3, 63, 2049])
-def test_draws_at_mixed_temperatures(coupled: bool, dtype: torch.dtype, vocab_size: int):
-    check_draw(rows_of(6, vocab_size, dtype, seed=1), UNCUT, coupled, seed=1)
-
-
-@COUPLED
-def test_draws_from_rows_that_several_programs_read(coupled: bool):
-    check_draw(rows_of(3, 17_000, torch.bfloat16, seed=2), UNCUT[:3], coupled, seed=2)
-
-
-def test_draws_from_one_row_reach_every_token():
-    logits = torch.tensor([0.0, 1.0, -1.0, 0.5], device=DEVICE).expand(20, 4)
-    assert check_draw(logits, [PLAIN] * 20, False, seed=4).token_ids.unique().tolist() == [0, 1, 2, 3]
-
-
-@COUPLED
-def test_draws_from_rows_further_apart_than_their_length(coupled: bool):
-    check_draw(spaced(rows_of(6, 63, torch.bfloat16, seed=4), 3), UNCUT, coupled, seed=4)
-
-
-@COUPLED
-def test_draws_from_a_smaller_vocabulary_give_target_ids(coupled: bool):
-    ids = torch.randperm(300, generator=torch.Generator().manual_seed(5))[:120].to(DEVICE)
-    logits = rows_of(6, 120, torch.float32, seed=5)
-    drawn = check_draw(logits, UNCUT, coupled, seed=5, vocab_size=300, draft_to_target=ids)
-    assert bool(torch.isin(drawn.token_ids, ids).all())
-
-
-@COUPLED
-@pytest.mark.parametrize("setting", [PLAIN, GREEDY], ids=["sampled", "greedy"])
-def test_drawn_rows_without_a_distribution_are_flagged(coupled: bool, setting: Setting):
-    logits = rows_of(5, 63, torch.float32, seed=6)
-    logits[0] = -torch.inf
-    logits[1, 62] = torch.nan
-    logits[2, 0] = torch.inf
-    logits[3, 1:] = -torch.inf
-    drawn = check_draw(logits, [setting] * 5, coupled, seed=6)
-    assert drawn.invalid.tolist() == [True, True, True, False, False]
-    assert drawn.token_ids[:4].tolist() == [0, 0, 0, 0]
-
-
-@COUPLED
-def test_banned_tokens_are_never_drawn(coupled: bool):
-    logits = rows_of(6, 4500, torch.float32, seed=7)
-    logits[:, :2300] = -torch.inf
-    logits[:, 4000:] = -torch.inf
-    drawn = check_draw(logits, UNCUT, coupled, seed=7)
-    assert bool(((drawn.token_ids >= 2300) & (drawn.token_ids < 4000)).all())
-
-
-def test_draws_leave_the_statistics_of_their_rows():
-    from kernels.draw import draw
-
-    logits = rows_of(6, 2100, torch.float32, seed=8)
-    logits[5] = -torch.inf
-    sampling, streams = inputs(UNCUT, 8)
-    kept, expected = (
-        RowStats(
-            torch.full((6,), -5.0, device=DEVICE),
-            torch.full((6,), -5.0, dtype=torch.float64, device=DEVICE),
-            torch.full((6,), -5.0, device=DEVICE),
-        )
-        for _ in range(2)
-    )
-    draw(logits, sampling, streams, Purpose.draft, row_stats=kept)
-    reference_draw(logits, sampling, streams, Purpose.draft, row_stats=expected)
-    assert torch.equal(kept.maximum[:5], expected.maximum[:5])
-    assert kept.threshold.tolist() == [-torch.inf] * 6
-    torch.testing.assert_close(kept.normalizer, expected.normalizer, atol=0, rtol=2e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["packed", "padded"])
