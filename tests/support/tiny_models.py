@@ -80,7 +80,8 @@ def word_tokenizer(
         ids["w7"], ids["w8"] = ids["w8"], ids["w7"]
     for token, index in (renamed or {}).items():
         ids = {other: number for other, number in ids.items() if number != index} | {token: index}
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(ids, unk_token="w1")), eos_token="w5")
+    words = Tokenizer(models.WordLevel(ids, unk_token="w1"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w5" if num_tokens > 5 else "w3")
 
 
 def save_target_folder(folder: Path, causal_lm: Any, tokenizer: Any = None) -> Path:
