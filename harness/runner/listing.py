@@ -1,4 +1,4 @@
-"""What `run --list` says: the cells of a plan, what there is of each, and what the rest will take."""
+"""What `run --list` says: the cells of a plan, their prompts, what there is of each, and what the rest will take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.records.runs import CELLS, RUNS
 from harness.runner.earlier_cells import NAMED_KINDS, EarlierCell, earlier_of, goes_on, is_done
 from harness.runner.estimate import estimate_lines
 from harness.runner.plan.run_plan import RunPlan, cell_table
+from harness.runner.prompt_listing import prompt_lines
 
 NOT_KNOWN = "not known"
 
@@ -24,9 +25,10 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     # also what ran beside this run, or in it, where output.folder is another place
     runs = (RUNS, plan.folder.parent)
     assumed = _assumed(plan.cells)
+    prompts = prompt_lines(plan.cells)
     is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
     if not is_there or plan.resume.is_fresh:
-        return cell_table(plan.cells), [*assumed, *estimate_lines(plan.cells, runs)]
+        return cell_table(plan.cells), [*assumed, *prompts, *estimate_lines(plan.cells, runs)]
     earlier = earlier_of(plan)
     states = [_state(plan, cell, earlier.get(id(cell))) for cell in plan.cells]
     left = [cell for cell in plan.cells if not is_done(plan, earlier.get(id(cell)))]
@@ -48,7 +50,7 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
         found = earlier.get(id(cell))
         return found.num_requests if found is not None and goes_on(plan, found) and not found.has_failed else 0
 
-    return cell_table(plan.cells, states), lines + (estimate_lines(left, runs, kept) if left else [])
+    return cell_table(plan.cells, states), [*lines, *prompts] + (estimate_lines(left, runs, kept) if left else [])
 
 
 def _assumed(cells: Sequence[CellConfig]) -> list[str]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import NamedTuple
 
 from harness.config.schema import SettingsError
 from harness.config.workload import History, Layout, WorkloadConfig
@@ -41,7 +42,23 @@ class Conversation:
         return -math.log((_hash63("arrival", self.seed) + 0.5) / 2**63) / request_rate
 
 
+class Selection(NamedTuple):
+    """The prompts of a workload, and what its settings left out of the data set."""
+
+    prompts: list[Prompt]
+    num_of_other_categories: int
+    num_not_taken: int
+    """By `num_prompts`."""
+    num_turns_cut: int
+    """Of the prompts that are left, by `num_turns`."""
+
+
 def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
+    """The prompts of `selected`, which has the errors too."""
+    return selected(config, seed).prompts
+
+
+def selected(config: WorkloadConfig, seed: int) -> Selection:
     """Read the prompts of a workload and take the configured subset in the configured order.
 
     `categories` filters; `num_prompts` takes evenly over the categories, and a smaller number takes a subset of what
@@ -50,13 +67,14 @@ def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
     Raises:
         SettingsError: the data set cannot be read, holds an id twice, has no such category, or too few prompts.
     """
-    prompts = _read(config)
-    prompts = _filter(prompts, config.categories)
+    there = _read(config)
+    chosen = _filter(there, config.categories)
     if config.shuffle:
-        prompts.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
-    if config.num_prompts is not None:
-        prompts = _subset(prompts, config.num_prompts)
-    return [prompt.cut(config.num_turns) for prompt in prompts]
+        chosen.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
+    taken = chosen if config.num_prompts is None else _subset(chosen, config.num_prompts)
+    cut = [prompt.cut(config.num_turns) for prompt in taken]
+    num_turns_cut = sum(len(prompt.turns) for prompt in taken) - sum(len(prompt.turns) for prompt in cut)
+    return Selection(cut, len(there) - len(chosen), len(chosen) - len(taken), num_turns_cut)
 
 
 def conversations(prompts: list[Prompt], config: WorkloadConfig, seed: int) -> list[Conversation]:

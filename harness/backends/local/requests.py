@@ -5,7 +5,7 @@ This module knows one cell and its target's tokenizer; it does not know when req
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
@@ -127,6 +127,16 @@ class CellRequests:
             sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that prompt and answer may have together: positions of the target, backend.max_length."""
+        return self._longest_sequence
+
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Why the schema of a prompt cannot be followed, by the prompt's id: of the prompts asked for so far."""
+        return self._unusable
 
     def validated(self, record: RequestRecord) -> RequestRecord:
         """The record with the validator's verdict on its answer, where there is a grammar."""
