@@ -17,7 +17,6 @@ from harness.analysis.results import Results
 from harness.report.latex import to_latex
 from harness.report.table import Table
 from harness.report.tables.concurrency import concurrency_tables
-from harness.report.tables.context_length import context_length_tables
 from harness.report.tables.depth import depth_tables
 from harness.report.tables.depth_choice import depth_choice_tables
 from harness.report.tables.draft_dtype import draft_dtype_tables
@@ -26,6 +25,7 @@ from harness.report.tables.engines import engine_tables
 from harness.report.tables.fastest import fastest_tables
 from harness.report.tables.lossy import lossy_tables
 from harness.report.tables.methods import method_tables, paired_table
+from harness.report.tables.prompt_axes import CATEGORY, CONTEXT_LENGTH, category_tables, context_length_tables
 from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.repeats import repeats_tables
 from harness.report.tables.summary import summary_table
@@ -99,7 +99,10 @@ TABLES: tuple[TableKind, ...] = (
         lambda results: [table for table in [reasoning_table(results.cells)] if table is not None],
         is_on_page=True,
     ),
-    TableKind("context_length", "Acceptance by context length", lambda results: context_length_tables(results.cells)),
+    TableKind("category", CATEGORY.title, lambda results: category_tables(results.cells)),
+    TableKind(
+        "context_length", CONTEXT_LENGTH.title, lambda results: context_length_tables(results.cells), is_on_page=True
+    ),
     TableKind("tree_children", TREE_CHILDREN, lambda results: tree_children_tables(results.cells)),
     TableKind(
         "methods",
