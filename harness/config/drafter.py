@@ -34,6 +34,7 @@ class DrafterKind(Member):
     mtp = "mtp", "harness.drafters.mtp:Mtp"
     peagle = "peagle", "harness.drafters.peagle:PEagle"
     dflash = "dflash", "harness.drafters.dflash:DFlash"
+    medusa = "medusa", "harness.drafters.medusa:Medusa"
     draft_model = "draft_model", "harness.drafters.draft_model:DraftModel"
     ngram = "ngram", "harness.drafters.ngram:Ngram"
     suffix = "suffix", "harness.drafters.suffix:Suffix"

@@ -156,8 +156,8 @@ def head_account(
     """The account of a draft head of a kind that has a config.json of its own; see `model_account`."""
     account = Account(folder, accepted, fields, HEAD_LAYOUTS[kind](fields))
     layer = account.fields.get("transformer_layer_config", account.fields)
-    if isinstance(layer, Mapping):
-        # what is no object the loader refuses
+    if isinstance(layer, Mapping) and kind != "medusa":
+        # what is no object the loader refuses; Medusa heads have no layers
         place = CONFIG if layer is account.fields else f"transformer_layer_config of {CONFIG}"
         account.take_defaults(place, layer, layer.get("model_type") or "llama")
     if names is not None:

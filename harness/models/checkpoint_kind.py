@@ -17,6 +17,7 @@ NAMES = {
     "eagle3": "an EAGLE-3 head",
     "peagle": "a P-EAGLE head",
     "dflash": "a DFlash head",
+    "medusa": "a Medusa head",
 }
 """Kinds of drafter, as settings call them -> in words."""
 
@@ -33,6 +34,8 @@ def kind_of(fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> s
         return stated if stated in HEADS else None
     if "dflash_config" in fields:
         return "dflash"
+    if fields.get("medusa_num_heads") or fields.get("model_type") == "medusa":
+        return "medusa"
     if any(name.startswith(("model.layers.", "model.embed_tokens.")) for name in tensors):
         return LANGUAGE_MODEL
     return _kind_of_head(tensors) if "fc.weight" in tensors else None

@@ -11,7 +11,7 @@ from harness.models.model_types import HEAD_LAYERS
 
 MASK_TOKEN_FIELDS = ("mask_token_id", "pard_token", "ptd_token_id")
 """Names of the mask token's id in files of P-EAGLE heads: of speculators, and of vLLM."""
-NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "peagle": "P-EAGLE", "dflash": "DFlash"}
+NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "peagle": "P-EAGLE", "dflash": "DFlash", "medusa": "Medusa"}
 _ELSEWHERE = "the head was made for another target"
 
 
@@ -35,7 +35,7 @@ def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarge
     """Look at the fields of a head's config.json that name parts of its target.
 
     Args:
-        kind: eagle, eagle3, peagle or dflash.
+        kind: eagle, eagle3, peagle, dflash or medusa.
         fields: of the file.
         target: of the run.
         choices: what the user says in place of the file.
@@ -46,6 +46,9 @@ def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarge
     Raises:
         ValueError: one does not fit the target, or is none.
     """
+    if kind == "medusa":
+        check_medusa_fields(fields, target)
+        return 1
     layer = fields.get("transformer_layer_config")
     layer = layer if isinstance(layer, Mapping) else fields
     check_layer_type(layer)
@@ -60,6 +63,16 @@ def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarge
         _, token = stated_block(fields)
         check_mask_token(kind, token, target)
     return len(layers)
+
+
+def check_medusa_fields(fields: Mapping[str, Any], target: SizesOfTarget) -> None:
+    """Raise ValueError where a Medusa head was made for states of another width than a target's."""
+    width = fields.get("hidden_size", target.hidden_size)
+    if width != target.hidden_size:
+        raise ValueError(
+            f"Medusa head: expected hidden_size {target.hidden_size}, that of target {target.name}, found {width!r}; "
+            f"{_ELSEWHERE}"
+        )
 
 
 def check_layer_type(fields: Mapping[str, Any]) -> None:

@@ -23,9 +23,17 @@ from harness.models.known_fields import (
 NOT_RUN = "this version does not run heads of that kind"
 
 
+REMEDIES = {"Medusa": "run it with drafter=medusa"}
+
+
+def remedy_of(kind: str) -> str:
+    """What to do with a head of a kind of OTHER_KINDS."""
+    return REMEDIES.get(kind, NOT_RUN)
+
+
 def _of_another_kind(kind: str, *names: str) -> dict[str, Known]:
-    """Fields of a kind of head that this version does not run; 0 and false ask for nothing."""
-    known = Known(f"of a {kind} head", lambda value, _: value in (0, False), remedy=NOT_RUN)
+    """Fields of another kind of head; 0 and false ask for nothing."""
+    known = Known(f"of a {kind} head", lambda value, _: value in (0, False), remedy=remedy_of(kind))
     return dict.fromkeys(names, known)
 
 
@@ -36,7 +44,7 @@ OTHER_KINDS = {
     "Domino": ("gru_hidden_dim", "pure_draft_prefix_len", "emb_dim"),
     "Medusa": ("medusa_num_heads", "medusa_num_layers"),
 }  # fmt: skip
-"""Kinds of head that this version does not run -> fields that only their files have."""
+"""Kinds of head without a layer -> fields that only their files have; those without a remedy do not run."""
 _FIELDS_OF_OTHER_KINDS = {
     name: known for kind, names in OTHER_KINDS.items() for name, known in _of_another_kind(kind, *names).items()
 }
@@ -153,10 +161,25 @@ def _dflash_layout(fields: Fields) -> Layout:
     return {**_layers_of_head(fields), **_DFLASH, **inner, **_SPECULATORS_KIND, **used("num_target_layers")}
 
 
+_MEDUSA = {
+    **ignored("of the target, whose layers these heads do not have", *LAYERS["llama"]),
+    **OF_ANY_FILE,
+    **used("medusa_num_heads", "medusa_num_layers", "hidden_size", "vocab_size"),
+    **ignored("the tensors say whose output matrix is used", "version"),
+    **ignored("names the target", "base_model_name_or_path"),
+    **ignored("says what the file is", "architectures", "model_type", "auto_map"),
+    **ignored("a sequence ends where the target says", "eos_token_id", "bos_token_id", "pad_token_id"),
+    # of vLLM
+    **used("num_heads", "num_hidden_layers", "truncated_vocab_size", "medusa_fc_bias", "original_lm_head"),
+    **used("logit_scale"),
+    **ignored("trees are those of drafting.tree", "max_paths", "topk", "max_seq_len", "num_lookahead_tokens"),
+}
+
 HEAD_LAYOUTS: Mapping[str, Callable[[Fields], Layout]] = {
     "eagle": lambda fields: {**_layers_of_head(fields), **used("bias")},
     "eagle3": lambda fields: _eagle3_layout(fields, {}),
     "peagle": lambda fields: _eagle3_layout(fields, _PEAGLE),
     "dflash": _dflash_layout,
+    "medusa": lambda fields: _MEDUSA,
 }
 """Kind of drafter -> the table for its config.json, which may be of either layout."""

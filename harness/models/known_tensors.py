@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from harness.models.known_fields import NOT_QUANTIZED, Fields, Unread
-from harness.models.known_head_fields import NOT_RUN
+from harness.models.known_head_fields import remedy_of
 from harness.models.model_types import DENSE_TYPES
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 
@@ -119,6 +119,9 @@ _MOST_JOINED = 99
 
 def head_tensors(kind: str, names: Collection[str], fields: Fields) -> Tensors:
     """Of a draft head of a kind with these fields in its config.json."""
+    if kind == "medusa":
+        # the loader knows what it leaves over
+        return _sorted_out(names, lambda name: not _is_marked(name), ("any",))
     layer = fields.get("transformer_layer_config")
     layer = layer if isinstance(layer, Mapping) else fields
     shapes = {} if wrong_size(layer) else head_shapes(kind, fields, names, _MOST_JOINED)
@@ -148,13 +151,18 @@ def _sorted_out(
     return Tensors(tuple(_unread_tensor(name) for name in left if name not in harmless), frozenset(harmless))
 
 
+def _is_marked(name: str) -> bool:
+    """Whether a name says that a tensor is none of plain weights of a model."""
+    return any(pattern.fullmatch(name) for pattern in (_QUANTIZED, _ADAPTER))
+
+
 def _unread_tensor(name: str) -> Unread:
     """A tensor that nothing reads, with what it belongs to where that is known."""
     if _QUANTIZED.fullmatch(name):
         return Unread(name, f"tensor {name} of quantized weights, which this version does not run", NOT_QUANTIZED)
     for kind, pattern in _OTHER_KINDS.items():
         if pattern.fullmatch(name):
-            return Unread(name, f"tensor {name} of a {kind} head", NOT_RUN)
+            return Unread(name, f"tensor {name} of a {kind} head", remedy_of(kind))
     if _ADAPTER.fullmatch(name):
         return Unread(name, f"tensor {name} of an adapter", "merge the adapter into the weights")
     return Unread(name)

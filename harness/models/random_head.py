@@ -29,6 +29,7 @@ from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.head import Head
 from harness.models.llama_config import LlamaConfig
+from harness.models.medusa import MedusaConfig, MedusaHead
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.random_weights import RandomWeights, made_on, random_fingerprint
@@ -40,6 +41,7 @@ DRAFT_VOCAB_SIZE = 32_000
 NUM_PEAGLE_LAYERS = 4
 NUM_DFLASH_LAYERS = 5
 DFLASH_BLOCK_SIZE = 16
+NUM_MEDUSA_HEADS = 5
 SEED = "drafter"
 
 AnyHead = TypeVar("AnyHead", bound=Head)
@@ -128,6 +130,19 @@ def random_dflash(
         ids = spread_ids(size, target.vocab_size)
     make = partial(DFlashHead, config, draft_token_ids=ids)
     return _drawn(make, target, config.to_dict(), assumed, config.layer.num_hidden_layers)
+
+
+def random_medusa(target: TargetModel, folder: Path | None = None, accepted: Accepted = OF_DRAFTER) -> MedusaHead:
+    """A Medusa model of five heads of one block with output matrices of their own, as that for Vicuna.
+
+    folder: whose config.json gives other numbers. Raises ValueError as load_medusa does.
+    """
+    assumed: tuple[str, ...] = ()
+    config = MedusaConfig(NUM_MEDUSA_HEADS, 1, target.vocab_size)
+    if folder is not None:
+        fields, assumed = _read("medusa", folder, accepted)
+        config = MedusaConfig.from_dict(fields, target, folder / CONFIG)
+    return _drawn(lambda owner: MedusaHead(config, owner), target, asdict(config), assumed)
 
 
 def spread_layers(number: int, num_layers: int) -> tuple[int, ...]:

@@ -27,8 +27,13 @@ DRAFTERS = [
     DrafterKind.peagle,
     DrafterKind.dflash,
     DrafterKind.self_speculation,
+    DrafterKind.medusa,
 ]
-GIVEN = {DrafterKind.dflash: {"weights": Weights.random}, DrafterKind.self_speculation: {"skip_layers": (3, 6)}}
+GIVEN = {
+    DrafterKind.dflash: {"weights": Weights.random},
+    DrafterKind.self_speculation: {"skip_layers": (3, 6)},
+    DrafterKind.medusa: {"weights": Weights.random},
+}
 """Settings that a drafter needs."""
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]
 
@@ -126,6 +131,7 @@ def test_trees_emit_the_baselines_tokens_in_no_more_rounds_than_chains_of_their_
         (DrafterKind.eagle3, "dynamic:6-3-3"),
         (DrafterKind.mtp, "3-2"),
         (DrafterKind.draft_model, "2-1-1"),
+        (DrafterKind.medusa, "3-2"),
     ],
     ids=lambda item: getattr(item, "value", item),
 )

@@ -16,6 +16,7 @@ from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
+from harness.drafters.medusa_run import MedusaDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
 from harness.engine.engine import Engine
@@ -26,6 +27,7 @@ from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
+from harness.models.medusa import MedusaConfig, MedusaHead
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
@@ -36,6 +38,7 @@ VOCAB_SIZE, NUM_DRAFTS = 50, 3
 FROM_ANCHOR = "dflash, drafts from the anchor on"
 DRAFTERS = {
     "draft_model": DraftModelDrafter,
+    "medusa": MedusaDrafter,
     "peagle": ParallelDrafter,
     "dflash": BlockDrafter,
     FROM_ANCHOR: BlockDrafter,
@@ -82,7 +85,14 @@ def make_head(kind: str, target: TargetModel):
         head = DFlashHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
         torch.nn.init.normal_(head.lm_head.weight)
         return head
-    return tiny_model(seed=8, num_layers=1)
+    return medusa_head(target) if kind == "medusa" else tiny_model(seed=8, num_layers=1)
+
+
+def medusa_head(target: TargetModel) -> MedusaHead:
+    head = MedusaHead(MedusaConfig(NUM_DRAFTS, 1, VOCAB_SIZE), target)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return head
 
 
 def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num_drafts: int = NUM_DRAFTS) -> list[int]:
@@ -95,6 +105,9 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
             tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], dim=1)
         return tokens[0, len(sequence) :].tolist()
     positions = torch.arange(len(sequence) - 1)[None]
+    if kind == "medusa":
+        hidden = target.forward(tokens[:, :-1], positions, None).hidden[:, -1]
+        return head.rows(hidden, num_drafts)[0].argmax(-1).tolist()
     if kind in ("dflash", FROM_ANCHOR):
         states = target.forward(tokens[:, :-1], positions, None, head.aux_layers).aux
         # each place predicts its own token, or the one after it
@@ -123,7 +136,7 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
 
 
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", FROM_ANCHOR, "draft_model"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", FROM_ANCHOR, "draft_model", "medusa"])
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and

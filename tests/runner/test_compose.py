@@ -25,6 +25,7 @@ NEEDED = {
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("drafter", "dflash"): ["drafter.weights=random"],
+    ("drafter", "medusa"): ["drafter.weights=random"],
     ("drafter", "self_speculation"): ["drafter.skip_layers=[2]"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
     ("backend", "server"): ["server.url=http://host:1", "drafter=none"],
