@@ -15,7 +15,7 @@ import pandas as pd
 from harness.analysis.answers import OtherAnswers, other_answers
 from harness.analysis.cell import CellResult
 from harness.analysis.columns import GROUP_COLUMNS, PAIRED_COLUMNS, SIDE_COLUMNS
-from harness.analysis.definitions import metric
+from harness.analysis.definitions import TASK_ACCURACY, metric
 from harness.analysis.estimates import Estimate, paired, paired_difference, paired_ratio
 from harness.config.constraint import PolicyKind
 from harness.config.drafting import cache_rounds
@@ -177,6 +177,7 @@ COMPARED = (
     "full_draft_length",
     "mean_acceptance_length_macro",
     "tokens_per_forward",
+    TASK_ACCURACY,
     "wall_s",
     "output_tokens_per_s",
     "ttft_mean_ms",

@@ -136,7 +136,16 @@ EXPECTED_LENGTH = (
 )
 
 
+TASK_ACCURACY = "task_accuracy"
+"""A metric of the answers, which baselines have too."""
 METRICS: dict[str, Metric] = {
+    TASK_ACCURACY: rate(
+        "right answers (%)",
+        "answers that are right / answers that were judged: GSM8K by the number that they end with, HumanEval by the "
+        "tests of the data set (measurement.run_code=true)",
+        "num_right_answers",
+        "num_judged_answers",
+    ),
     "acceptance_rate": rate(
         "acceptance rate (%)",
         "accepted draft tokens / draft tokens, of those that count as evidence; recovered and bonus tokens are in "

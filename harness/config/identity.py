@@ -74,11 +74,13 @@ def determinants(
     if drafter.get("vocabulary") == "same":
         # as those that were measured before there was another one
         del drafter["vocabulary"]
+    judged = {"run_code": True} if normal.measurement.run_code else {}
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
     return (
         without_settings(plain, ["target", *_WAITING_SETTINGS])
         | noise
+        | judged
         # all else of a target is in its weights
         | ({"target": target} if target else {})
         | {
@@ -87,7 +89,7 @@ def determinants(
             "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
             "verification": None if cell.is_baseline else plain["verification"],
             "workload": workload,
-            "measurement": without_settings(plain["measurement"], _SUMMARY_SETTINGS),
+            "measurement": without_settings(plain["measurement"], (*_SUMMARY_SETTINGS, "run_code")),
         }
     )
 

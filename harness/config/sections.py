@@ -131,6 +131,10 @@ class MeasurementConfig:
     multi_draft_terms: bool = False
     """With them also record what 1 to 8 drafts a position would be worth there, for sampled drafts of a model. It is
     computed beside the clock; on a CPU that can take several times as long as what is measured."""
+    run_code: bool = False
+    """Run the code in answers to prompts that have tests (HumanEval), to count those that pass: in a process with
+    limits of time and memory, without a network where the system allows it. It guards against accidents alone: code of
+    a model that may be hostile belongs into a container."""
     num_resamples: int = 2000
     """Bootstrap resamples of the prompts."""
     confidence: float = 0.95

@@ -100,7 +100,14 @@ _OPTIONAL_ROUND_COLUMNS = {
 _ROUND_COLUMNS = tuple(
     item.name for item in fields(RoundRecord) if item.name not in (*_OPTIONAL_ROUND_COLUMNS, "cut_reason")
 )
-_OPTIONAL_REQUEST_FIELDS = ("num_reasoning_tokens", "answer_is_valid", "counts", "sampling", "logprobs")
+_OPTIONAL_REQUEST_FIELDS = (
+    "num_reasoning_tokens",
+    "answer_is_valid",
+    "answer_is_right",
+    "counts",
+    "sampling",
+    "logprobs",
+)
 """Fields of a request that are written only where they are known."""
 _OPTIONAL_CELL_FIELDS = (
     "assumptions",

@@ -205,6 +205,8 @@ class RequestRecord:
     """Output tokens up to the end of reasoning, the marker included; None where it did not end or is not looked for."""
     answer_is_valid: bool | None = None
     """The result of a validator other than the grammar's library; None where the answer was not validated."""
+    answer_is_right: bool | None = None
+    """Whether it is the known answer of its prompt, or passes its tests; None where nothing is known, or not asked."""
     arrivals: tuple[Arrival, ...] = ()
     """Where rounds are not known."""
     counts: DraftCounts | None = None

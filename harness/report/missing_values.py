@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.analysis.cell import CellResult
-from harness.analysis.definitions import REASONING_METRICS, footnotes, is_measured_beside, metric
+from harness.analysis.definitions import REASONING_METRICS, TASK_ACCURACY, footnotes, is_measured_beside, metric
 from harness.analysis.recorded_terms import Recorded
 from harness.records.counts import Knowledge
 from harness.report.bound_notes import bound_notes
@@ -28,8 +28,9 @@ NOT_RECORDED = "it was not recorded for every draft that counts in full, or ther
 OF_CHAINS = "it is worked out for chains of drafts, not for trees"
 NO_DRAFTS = "no draft of the cell counts as evidence for it"
 NO_REASONING = "no end of reasoning was looked for, or nothing of that kind came up"
+NOT_JUDGED = "its prompts have no known answers, or their tests were not run (measurement.run_code=false)"
 NO_LIMITS = "no limit is set (measurement.max_ttft_ms, max_tpot_ms, max_e2e_ms)"
-OF_SETTINGS = {"speedup": NO_BASELINE, "goodput_requests_per_s": NO_LIMITS}
+OF_SETTINGS = {"speedup": NO_BASELINE, "goodput_requests_per_s": NO_LIMITS, TASK_ACCURACY: NOT_JUDGED}
 """Metrics whose value hangs on a setting, and what is missing where they have none."""
 NO_GAPS = "no request of the cell has two tokens"
 UNKNOWN = {

@@ -29,6 +29,8 @@ from harness.report.tables.prompt_axes import CATEGORY, CONTEXT_LENGTH, category
 from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.repeats import repeats_tables
 from harness.report.tables.summary import summary_table
+from harness.report.tables.task_accuracy import TITLE as TASK_TITLE
+from harness.report.tables.task_accuracy import task_accuracy_tables
 from harness.report.tables.tree_children import TITLE as TREE_CHILDREN
 from harness.report.tables.tree_children import tree_children_tables
 
@@ -93,6 +95,7 @@ class MadeTables:
 TABLES: tuple[TableKind, ...] = (
     TableKind("answers", "Answers", answer_tables, files=r".+\.csv", is_on_page=True),
     TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], is_on_page=True),
+    TableKind("right_answers", TASK_TITLE, lambda results: task_accuracy_tables(results.cells), is_on_page=True),
     TableKind(
         "boundary",
         "The end of reasoning",

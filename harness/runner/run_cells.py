@@ -30,6 +30,7 @@ from harness.runner.arm import Arm
 from harness.runner.cell_label import failed_before, label, label_of_several
 from harness.runner.drift import Drift
 from harness.runner.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
+from harness.runner.judge import judged
 from harness.runner.manifest import Manifest
 from harness.runner.plan.run_plan import Resume, RunPlan
 from harness.runner.progress import Progress
@@ -120,7 +121,7 @@ class CellRunner:
                 arm.play(turn, partial(self._advance, arm), self.progress)
                 reached("a turn is played")
                 if turn.is_last:
-                    record = arm.record(prompts, self.plan.warnings)
+                    record = judged(arm.record(prompts, self.plan.warnings), arm.cell, played)
                     arm.write(record, self.folder / CELLS)
                     self.finished(arm.place, record.cell_id, False)
 

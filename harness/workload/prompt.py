@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from harness.config.sampling import GivenSampling
+
+
+class KnownAnswer(NamedTuple):
+    """What tells whether an answer is right; no request depends on it."""
+
+    task: str
+    """One of harness.workload.tasks."""
+    given: str
+    """What its module needs beside the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class Prompt:
     """Of each turn the messages up to it, as JSON, where the answers between turns are given; else empty."""
     tools: str | None = None
     """What the chat template is told of tools, as JSON; None where there are none."""
+    known: KnownAnswer | None = None
+    """Of its first turn; None where nothing is known."""
 
     @property
     def num_generated_between(self) -> int:

@@ -49,7 +49,7 @@ MT_BENCH_ROW = {"question_id": 7, "category": "stem", "turns": ["Why?", "And the
     [
         (MT_BENCH_ROW, Layout.mt_bench, Prompt("7", "stem", ("Why?", "And then?"))),
         (MT_BENCH_ROW | {"category": "qa"}, Layout.spec_bench, Prompt("7", "qa", ("Why?", "And then?"))),
-        ({"question": "1 + 1?", "answer": "2"}, Layout.gsm8k, Prompt("gsm8k/1", "gsm8k", ("1 + 1?",))),
+        ({"question": "1 + 1?", "answer": "one"}, Layout.gsm8k, Prompt("gsm8k/1", "gsm8k", ("1 + 1?",))),
         ({"task_id": "H/0", "prompt": "def f():\n"}, Layout.humaneval, Prompt("H/0", "humaneval", ("def f():\n",))),
         ({"prompt": "Hello"}, Layout.plain, Prompt("1", "plain", ("Hello",))),
         ({"text": "Hello", "prompt_id": "a", "category": "x"}, Layout.plain, Prompt("a", "x", ("Hello",))),
@@ -232,7 +232,7 @@ def test_what_no_request_follows_from_is_left_alone_and_null_is_absence(layout, 
     for beside in (aside, absent, empty, {"sampling": {"temperature": None}}):
         assert read_prompts(write_lines(path, {**beside, **record}), layout) == expected
     others = dict.fromkeys(name for names in FIELDS.values() for name in names)
-    full = record if layout is not Layout.gsm8k else record | {"answer": "1"}
+    full = record if layout is not Layout.gsm8k else record | {"answer": "not known"}
     assert read_prompts(write_lines(path, others | full)) == expected
 
 

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import SHAPE, Group, expected_difference, groups, method_name, same_law, takes_argmax
-from harness.analysis.definitions import footnotes, metric
+from harness.analysis.definitions import TASK_ACCURACY, footnotes, metric
 from harness.analysis.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
 from harness.report.answer_notes import OTHER_ANSWERS, SAME_LAW, answers_entry, argmax_notes, law_notes
@@ -31,6 +31,7 @@ from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, Number, count
 from harness.report.table import NONE, Entry, Table
 from harness.report.tables.summary import EXPECTED_LENGTHS, counting_every_round, recorded_metrics
+from harness.report.tables.task_accuracy import is_judged
 
 DIFFERENT_DRAFTS = (
     "draft sampling differs: part of such a difference comes from how the drafts were drawn, not from verification."
@@ -185,7 +186,8 @@ def paired_table(cells: Sequence[CellResult]) -> Table:
     """Every two methods of a group, and every two shapes of as many draft tokens: paired differences of acceptance, and
     the ratio of their throughputs."""
     extra = varying(cells, CONTEXT)
-    names = [*PAIRED_METRICS, *counting_every_round(cells)]
+    judged = [TASK_ACCURACY] if any(is_judged(cell) for cell in cells if not cell.is_baseline) else []
+    names = [*PAIRED_METRICS, *counting_every_round(cells), *judged]
     header = [*extra, "T", "drafter", "K", "comparison", "drafts"]
     compares_answers = any(takes_argmax(cell) for cell in cells if not cell.is_baseline)
     header += ["other answers"] * compares_answers

@@ -4,8 +4,8 @@
 |--------------|-----------------------------------------------------------|------------------------------------------|
 | mt_bench     | question_id, category, turns                              | the file's                               |
 | spec_bench   | the same                                                  | the file's; MT-Bench's are `mt_bench`    |
-| gsm8k        | question                                                  | `gsm8k`                                  |
-| humaneval    | task_id, prompt                                           | `humaneval`                              |
+| gsm8k        | question; answer, where given, as the known one           | `gsm8k`                                  |
+| humaneval    | task_id, prompt; test and entry_point, to judge answers   | `humaneval`                              |
 | json_schemas | id, split, schema; the prompt asks for such an object     | the file's split                         |
 | messages     | messages (harness.workload.messages); tools where given   | the file's, else `messages`              |
 | share_gpt    | conversations, or conversation; the same                  | the file's, else `share_gpt`             |

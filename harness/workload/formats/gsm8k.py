@@ -6,12 +6,16 @@ from typing import Any
 
 from harness.config.workload import History
 from harness.workload.formats.record import Format, Place, fields_of, has_fields, text
-from harness.workload.prompt import Prompt
+from harness.workload.line_keys import is_given
+from harness.workload.prompt import KnownAnswer, Prompt
+from harness.workload.tasks import gsm8k
 
 
 def read(row: Any, place: Place, _history: History) -> Prompt:
     (question,) = fields_of(row, "question")
-    return Prompt(f"gsm8k/{place.line}", "gsm8k", (text(question, "question"),))
+    number = gsm8k.known(text(row["answer"], "answer")) if is_given(row.get("answer")) else None
+    known = None if number is None else KnownAnswer("gsm8k", number)
+    return Prompt(f"gsm8k/{place.line}", "gsm8k", (text(question, "question"),), known=known)
 
 
-FORMAT = Format(("question",), read, has_fields(("question", "answer")))
+FORMAT = Format(("question", "answer"), read, has_fields(("question", "answer")))

@@ -1,0 +1,77 @@
+"""Whether the answers of a cell are right, where their prompts have known answers (`harness.workload.tasks`).
+
+Looked at when the cell is done, so that no clock runs. Answers whose tokens are not known are not judged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from harness.config.cell import CellConfig
+from harness.models.described_target import target_here
+from harness.records.request import RequestRecord
+from harness.records.schema import CellRecord
+from harness.workload.chat import decode_answer
+from harness.workload.conversations import Conversation
+from harness.workload.prompt import KnownAnswer
+from harness.workload.tasks import gsm8k, humaneval
+from harness.workload.tasks.sandbox import Outcome
+
+END_OF_REASONING = "</think>"
+CONFINED_NOTE = "code of answers ran without {}, which the system does not have or does not allow"
+
+
+def judged(record: CellRecord, cell: CellConfig, played: Sequence[Conversation]) -> CellRecord:
+    """The record with the verdict on each answer.
+
+    Args:
+        record: of the cell, whose answers are not judged yet.
+        cell: its settings; code is run where measurement.run_code is true.
+        played: its conversations.
+    """
+    known = {item.prompt.prompt_id: item.prompt.known for item in played}
+    judges = _judges(cell.measurement.run_code)
+    asked = [item for item in record.requests if _known(known, item, judges) is not None and item.output_token_ids]
+    target = target_here(cell.target) if asked else None
+    if target is None:
+        return record
+    tokenizer = target.tokenizer
+
+    def judge(request: RequestRecord) -> Outcome:
+        found = _known(known, request, judges)
+        assert found is not None
+        return judges[found.task](found.given, _answer(tokenizer, request))
+
+    # a program of an answer runs in a process of its own
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        outcomes = {item.key: outcome for item, outcome in zip(asked, pool.map(judge, asked), strict=True)}
+    requests = tuple(
+        replace(item, answer_is_right=outcomes[item.key].is_right) if item.key in outcomes else item
+        for item in record.requests
+    )
+    missing = sorted({name for outcome in outcomes.values() for name in outcome.not_confined})
+    notes = [CONFINED_NOTE.format(", ".join(missing))] if missing else []
+    return replace(record, requests=requests, fallbacks=(*record.fallbacks, *notes))
+
+
+def _judges(runs_code: bool) -> dict[str, Callable[[str, str], Outcome]]:
+    """How each task is judged that is to be judged."""
+    of_numbers = {"gsm8k": lambda given, answer: Outcome(gsm8k.is_right(given, answer), "")}
+    return of_numbers | ({"humaneval": humaneval.judge} if runs_code else {})
+
+
+def _known(
+    known: dict[str, KnownAnswer | None], request: RequestRecord, judges: dict[str, Callable[[str, str], Outcome]]
+) -> KnownAnswer | None:
+    found = known.get(request.prompt_id)
+    return found if found is not None and request.turn == 0 and found.task in judges else None
+
+
+def _answer(tokenizer: Any, request: RequestRecord) -> str:
+    """The text behind the end of reasoning."""
+    start = request.num_reasoning_tokens or 0
+    return decode_answer(tokenizer, request.output_token_ids[start:]).rpartition(END_OF_REASONING)[2]
