@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from harness.backends.local.requests import CellRequests
 from harness.config.cell import CellConfig
+from harness.config.constraint import GrammarConfig
 from harness.config.workload import History
 from harness.models.described_target import DescribedTarget, target_here
 from harness.runner.earlier_cells import NAMED_KINDS
@@ -29,7 +30,9 @@ def prompt_lines(cells: Sequence[CellConfig]) -> list[str]:
     found: dict[str, CellConfig] = {}
     for group in groups_of(cells):
         # an answer that must follow a grammar is what leaves out most
-        cell = max(group.cells, key=lambda item: (item.backend.kind == "local", item.constraint.policy is not None))
+        cell = max(
+            group.cells, key=lambda item: (item.backend.kind == "local", isinstance(item.constraint, GrammarConfig))
+        )
         limits = cell.decoding.max_new_tokens, cell.backend.max_length, cell.constraint, cell.is_served
         found.setdefault(repr((cell.workload, cell.seed, cell.target, *limits)), cell)
     several = len(found) > 1
@@ -124,13 +127,18 @@ def _by_length(cell: CellConfig, read: _Read) -> list[tuple[int, str, str]]:
 
 
 def _num_unusable(cell: CellConfig, read: _Read, chosen: Selection) -> int:
-    if cell.constraint.policy is None or cell.is_served:
+    if not isinstance(cell.constraint, GrammarConfig) or cell.is_served:
         return 0
     requests = CellRequests(cell, read.target)
     for item in conversations(chosen.prompts, cell.workload, cell.seed):
         if item.sample == 0:
             requests.first(item)
     return len(requests.unusable)
+
+
+def _leaves_out(cell: CellConfig) -> tuple[bool, bool]:
+    """Whether this process knows how long its texts may be, and whether it needs a schema that can be followed."""
+    return not cell.is_served, isinstance(cell.constraint, GrammarConfig)
 
 
 def _category(prompt: Prompt) -> str:
