@@ -9,6 +9,8 @@ from harness.backends.server.held_tokens import byte_vocabulary, ids_of_chunks
 from harness.models.gguf import gguf_tokenizer
 from tests.support.gguf_files import SPECIAL, TOKENS, write_gguf
 
+pytestmark = pytest.mark.fast
+
 FACE = "\U0001f600"
 """Four bytes."""
 HALVES = {b"\xf0\x9f": 1000, b"\x98\x80": 1001, b"\x9f\x98": 1002, b" \xf0": 1003}

@@ -21,6 +21,8 @@ from harness.report.token_colours import (
 from kernels.contract import VerificationMethod
 from tests.support.synthetic_cells import cell_record, request_record, round_record, row_of
 
+pytestmark = pytest.mark.fast
+
 TARGET, ACCEPTED, RECOVERED, BONUS = TokenKind.target, TokenKind.accepted, TokenKind.recovered, TokenKind.bonus
 
 

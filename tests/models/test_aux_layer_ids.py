@@ -19,6 +19,8 @@ from harness.models.zoo import zoo_path
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 
+pytestmark = pytest.mark.fast
+
 NUM_LAYERS = 10
 KEY = "eagle_aux_hidden_state_layer_ids"
 

@@ -1,6 +1,6 @@
-"""Heads compute what the package `speculators` computed, as tests/support/record_*_speculators.py recorded it.
+"""Heads compute what the package `speculators` computed, as tests/support/record_speculators.py recorded it.
 
-Speculators as the package `speculators` wrote and ran them: files that scripts record_*_speculators.py recorded.
+The files in tests/data are those that tests/support/record_speculators.py recorded.
 """
 
 from __future__ import annotations

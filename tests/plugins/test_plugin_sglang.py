@@ -14,6 +14,8 @@ from harness.plugins.sglang.chain import ChainVerification, seeds_of
 from harness.plugins.sglang.register import FUNCTION, MODULE, PARAMETERS, TRY
 from kernels.contract import VerificationMethod
 
+pytestmark = pytest.mark.fast
+
 R, K, V = 60_000, 2, 3
 
 

@@ -13,6 +13,8 @@ from harness.records.round_columns import rounds_from_columns
 from harness.records.strict_json import parse_each
 from tests.support.example_records import example_cell
 
+pytestmark = pytest.mark.fast
+
 NUM_ROUNDS = 6
 ODD = {
     int: (-1, 0, 1, 2, 3, 9),

@@ -15,6 +15,8 @@ from harness.runner.plan.run_plan import RunPlan
 from kernels.methods import VerificationMethod
 from kernels.verification import Verification
 
+pytestmark = pytest.mark.fast
+
 BASELINE = CellConfig(workload=WorkloadConfig(num_prompts=8, num_turns=1))
 DRAFTED = CellConfig(drafter=drafter_of(DrafterKind.mtp), workload=WorkloadConfig(num_prompts=8, num_turns=1))
 NUM_REQUESTS = 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
-MIN_KILLED = 24
+MIN_KILLED = 58
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "results", "__pycache__", ".*_cache", ".hypothesis", "build")
 
 
