@@ -1,7 +1,4 @@
-"""Heads compute what the package `speculators` computed, as tests/support/record_speculators.py recorded it.
-
-The files in tests/data are those that tests/support/record_speculators.py recorded.
-"""
+"""Heads compute what the package `speculators` computed, as tests/support/record_speculators.py recorded it."""
 
 from __future__ import annotations
 
