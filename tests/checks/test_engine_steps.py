@@ -9,19 +9,12 @@ import pytest
 import torch
 
 from harness.checks.profiling.profile import where_a_round_starts
-from harness.config.sampling import SamplingSettings
-from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.drafters.draft_model_run import DraftModelDrafter
-from harness.drafters.ngram_run import NgramDrafter
 from harness.engine.constraint.parsers.markers import OneToken
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
+from harness.engine.request import Request
 from harness.engine.runner import Launched
-from harness.engine.settings import EngineSettings
-from harness.models.eagle import EagleConfig, EagleHead
-from harness.models.mtp import MtpConfig, MtpHead
-from kernels.contract import DraftSampling, Verification, VerificationMethod
-from tests.support.tiny_models import VOCAB_SIZE, random_target, randomize
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.support.tiny_engines import prompts_of, requests_of, tiny_engine
+from tests.support.tiny_models import VOCAB_SIZE, random_target
 from tests.support.toy_markov import toy_engine, transitions
 
 WAYS = [dict(zip(("graphs", "overlaps"), way, strict=True)) for way in itertools.product((False, True), repeat=2)]
@@ -33,10 +26,7 @@ def words(way):
 
 
 def requests(lengths, vocab_size=5):
-    return [
-        Request(str(index), "toy", 0, 0, 50 + index, tuple((7 * index + 3 * step) % vocab_size for step in range(size)))
-        for index, size in enumerate(lengths)
-    ]
+    return requests_of(prompts_of(lengths, vocab_size))
 
 
 def summary(run):
@@ -174,36 +164,9 @@ def test_tokens_and_counts_do_not_depend_on_the_way(way, num_speculative_tokens)
 
 
 def model_engine(kind, way, fused=False):
-    target = random_target(seed=3)
-    assert not fused or target.fuse() is None
-    num_tokens, capacity = 3, 60
-    shape = DrafterShape(3, capacity, num_tokens, VOCAB_SIZE)
-    if kind == "draft_model":
-        model = random_target(seed=9, num_hidden_layers=1)
-        assert not fused or model.fuse() is None
-        drafter = DraftModelDrafter(model, DraftSampling.sampled, shape)
-    elif kind == "ngram":
-        drafter = NgramDrafter(3, 1)
-    else:
-        head = (
-            EagleHead(EagleConfig.for_target(target), target)
-            if kind == "eagle"
-            else MtpHead(MtpConfig.for_target(target), target)
-        )
-        randomize(head, seed=4)
-        head.requires_grad_(False)
-        assert not fused or head.fuse() is None
-        drafter = ChainDrafter(head, DraftSampling.sampled, shape)
-    settings = EngineSettings(
-        num_slots=3,
-        capacity=capacity,
-        num_speculative_tokens=num_tokens,
-        sampling=SamplingSettings(0.8),
-        verification=Verification(VerificationMethod.block if kind != "ngram" else VerificationMethod.strict),
-        limits=Limits(14, frozenset()),
-        **way,
-    )
-    return Engine(target, drafter, settings)
+    sizes = {"num_speculative_tokens": 3, "capacity": 60, "max_new_tokens": 14}
+    method = VerificationMethod.strict if kind == "ngram" else VerificationMethod.block
+    return tiny_engine(kind, target=random_target(seed=3), method=method, fused=fused, **sizes, **way)
 
 
 @pytest.mark.parametrize("way", WAYS[1:], ids=words)

@@ -19,9 +19,6 @@ from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.medusa_run import MedusaDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
 from harness.models.dflash import DFlashHead
 from harness.models.dflash_config import DFlashConfig
 from harness.models.eagle import EagleConfig, EagleHead
@@ -31,8 +28,9 @@ from harness.models.medusa import MedusaConfig, MedusaHead
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, VerificationMethod
 from tests.support.plain_layers import dflash_block
+from tests.support.tiny_engines import engine_over, prompts_of, requests_of
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
 FROM_ANCHOR = "dflash, drafts from the anchor on"
@@ -145,14 +143,6 @@ def test_proposals_equal_the_slow_computation(kind, depths):
     head = make_head(kind, target)
     shape = DrafterShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
     drafter = DRAFTERS.get(kind, ChainDrafter)(head, DraftSampling.greedy, shape)
-    settings = EngineSettings(
-        num_slots=3,
-        capacity=64,
-        num_speculative_tokens=NUM_DRAFTS,
-        sampling=SamplingSettings(0.7),
-        verification=Verification(VerificationMethod.strict),
-        limits=Limits(12, frozenset()),
-    )
     seen = []
     fast = drafter.propose
 
@@ -166,13 +156,9 @@ def test_proposals_equal_the_slow_computation(kind, depths):
 
     drafter.propose = spy
     lengths = (5, 1, 9, 3, 12)
-    requests = [
-        Request(
-            str(index), "tiny", 0, 0, 70 + index, tuple((7 * index + 3 * step) % VOCAB_SIZE for step in range(length))
-        )
-        for index, length in enumerate(lengths)
-    ]
-    run = Engine(target, drafter, settings, depth=depths and DepthByBatch(depths)).run(requests, lambda record: None)
+    options = {"method": VerificationMethod.strict, "sampling": SamplingSettings(0.7)}
+    engine = engine_over(target, drafter, shape, 12, depth=depths and DepthByBatch(depths), **options)
+    run = engine.run(requests_of(prompts_of(lengths, VOCAB_SIZE), first_seed=70), lambda record: None)
     assert len(run.requests) == len(lengths) and len(seen) > 20
     assert len({len(sequence) for sequence, _ in seen}) > 8
     for sequence, proposed in seen:

@@ -15,16 +15,13 @@ from harness.config.drafter import drafter_of
 from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
 from harness.models.general.target import GeneralTarget
 from harness.models.target import TargetModel
 from harness.models.without_layers import without_layers
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, VerificationMethod
 from tests.support.any_models import FAMILIES, NO_TOKENIZER, tiny_config, tiny_model
 from tests.support.any_models import VOCAB_SIZE as GENERAL_VOCAB_SIZE
-from tests.support.tiny_engines import tiny_engine, tiny_requests
+from tests.support.tiny_engines import engine_over, requests_of, tiny_engine, tiny_requests
 from tests.support.tiny_models import TOLERANCE, positions_from, random_causal_lm, random_tokens, word_tokenizer
 from tests.support.toy_markov import fits
 
@@ -130,19 +127,11 @@ def test_sampled_tokens_follow_the_targets_law(is_general):
             for token, share in zip(tokens, shares, strict=True)
         }
     target = (GeneralTarget if is_general else TargetModel)(copy.deepcopy(causal_lm), NO_TOKENIZER)
-    drafter = DraftModelDrafter(
-        without_layers(target, (1,)), DraftSampling.sampled, DrafterShape(200, 12, 2, GENERAL_VOCAB_SIZE)
-    )
-    settings = EngineSettings(
-        num_slots=200,
-        capacity=12,
-        num_speculative_tokens=2,
-        sampling=SamplingSettings(temperature=1.0, top_k=top_k),
-        verification=Verification(VerificationMethod.block),
-        limits=Limits(num_new, frozenset()),
-    )
-    requests = [Request(str(seed), "toy", 0, 0, seed, prompt) for seed in range(2000)]
-    found = Engine(target, drafter, settings).run(requests, lambda record: None)
+    shape = DrafterShape(200, 12, 2, GENERAL_VOCAB_SIZE)
+    drafter = DraftModelDrafter(without_layers(target, (1,)), DraftSampling.sampled, shape)
+    sampling = SamplingSettings(temperature=1.0, top_k=top_k)
+    engine = engine_over(target, drafter, shape, num_new, method=VerificationMethod.block, sampling=sampling)
+    found = engine.run(requests_of([prompt] * 2000, first_seed=0), lambda record: None)
     assert fits((record.output_token_ids for record in found.requests), law) > 1e-6
     rounds = [item for record in found.requests for item in record.rounds]
     assert 0 < sum(item.num_accepted_tokens for item in rounds) < sum(item.num_draft_tokens for item in rounds)

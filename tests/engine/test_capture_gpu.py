@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from harness.config.models import Layers
-from harness.config.sampling import SamplingSettings
+from harness.drafters.chain import DrafterShape
 from harness.drafters.ngram_run import NgramDrafter
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
+from harness.engine.request import Request
 from harness.models.target import load_target
-from kernels.contract import Verification, VerificationMethod
 from tests.support.any_models import NO_TOKENIZER, save_tiny, tiny_model
+from tests.support.tiny_engines import engine_over
 
 pytestmark = pytest.mark.gpu
 
@@ -23,15 +21,7 @@ def test_modeling_code_that_copies_from_the_host_is_refused_by_name(tmp_path):
     folder = save_tiny(tiny_model("falcon"), tmp_path)
     device = torch.device("cuda")
     target = load_target(folder, tokenizer=NO_TOKENIZER, layers=Layers.transformers, device=device, dtype=torch.float32)
-    settings = EngineSettings(
-        num_slots=1,
-        capacity=32,
-        num_speculative_tokens=2,
-        sampling=SamplingSettings(temperature=0.0),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(4, frozenset()),
-        graphs=True,
-    )
-    engine = Engine(target, NgramDrafter(3, 1), settings)
+    shape = DrafterShape(1, 32, 2, target.vocab_size)
+    engine = engine_over(target, NgramDrafter(3, 1), shape, 4, graphs=True)
     with pytest.raises(ValueError, match=r"a step that a CUDA graph can hold.*take backend\.graphs=false"):
         engine.run([Request("0", "toy", 0, 0, 1, (5, 6, 7))], lambda record: None)

@@ -8,14 +8,10 @@ import torch
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import build_drafter, load_head
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
 from harness.models.target import load_target
-from kernels.contract import Verification, VerificationMethod
+from tests.support.tiny_engines import engine_over, requests_of
 from tests.support.tiny_glm import MTP_PREFIX, mtp_tensors, random_glm, save_glm_folder
 from tests.support.tiny_models import VOCAB_SIZE, random_tokens
 
@@ -74,24 +70,14 @@ def engine(target, num_tokens, graphs):
     if target.is_fused and head is not None:
         assert head.module.fuse() is None
     drafter = build_drafter(cell, target, head, shape)
-    settings = EngineSettings(
-        num_slots=2,
-        capacity=CAPACITY,
-        num_speculative_tokens=num_tokens,
-        sampling=SamplingSettings(temperature=0.0),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(NUM_NEW, frozenset()),
-        graphs=graphs,
-    )
-    return Engine(target, drafter, settings)
+    return engine_over(target, drafter, shape, NUM_NEW, graphs=graphs)
 
 
 @pytest.mark.parametrize("num_tokens", [0, NUM_DRAFTED], ids=["without drafts", "with the MTP layer"])
 @pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of fixed sizes"])
 def test_greedy_tokens_are_those_of_transformers(target, causal_lm, prompts, num_tokens, graphs):
     """Two slots for five requests: slots are used again, rejected drafts are rolled back."""
-    requests = [Request(name, "toy", 0, 0, 1, tuple(token_ids)) for name, token_ids in prompts.items()]
-    run = engine(target, num_tokens, graphs).run(requests, lambda record: None)
+    run = engine(target, num_tokens, graphs).run(requests_of(prompts.values()), lambda record: None)
     for record in run.requests:
         sequence = list(prompts[record.prompt_id])
         for _ in range(NUM_NEW):

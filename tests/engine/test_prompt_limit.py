@@ -9,23 +9,16 @@ import pytest
 
 from harness.config.cell import CellConfig
 from harness.config.identity import determinants
-from harness.config.sampling import SamplingSettings
 from harness.config.sections import BackendConfig
 from harness.config.usage import without_effect
-from harness.drafters.chain import ChainDrafter, DrafterShape
-from harness.drafters.draft_model_run import DraftModelDrafter
-from harness.drafters.none_run import NoDrafter
-from harness.engine.engine import Engine
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
 from harness.engine.request import Limits, Request
 from harness.engine.row_groups import rows_for, rows_of_group, tokens_of_group
 from harness.engine.sequence import Sequence
-from harness.engine.settings import EngineSettings
 from harness.engine.step_plan import PrefillRoom, make_plan
-from kernels.contract import DraftSampling, Verification, VerificationMethod
-from tests.support.tiny_engines import tiny_head
-from tests.support.tiny_models import VOCAB_SIZE, random_target
+from tests.support.tiny_engines import prompts_of, requests_of, tiny_engine
+from tests.support.tiny_models import random_target
 
 MAX, GROUP = 400, 4
 
@@ -99,24 +92,9 @@ PROMPTS = (3, 31, 4, 17, 5, 2, 25, 1, 9, 33, 6)
 
 
 def engine(kind, limit, **options):
-    target, shape = random_target(seed=3), DrafterShape(NUM_SLOTS, CAPACITY, NUM_TOKENS, VOCAB_SIZE)
-    if kind == "none":
-        drafter = NoDrafter()
-    elif kind == "draft_model":
-        drafter = DraftModelDrafter(random_target(seed=9, num_hidden_layers=1), DraftSampling.sampled, shape)
-    else:
-        drafter = ChainDrafter(tiny_head(kind, target), DraftSampling.sampled, shape)
-    settings = EngineSettings(
-        num_slots=NUM_SLOTS,
-        capacity=CAPACITY,
-        num_speculative_tokens=0 if kind == "none" else NUM_TOKENS,
-        sampling=SamplingSettings(0.8),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(14, frozenset(range(6))),
-        prompt_tokens_beside_rounds=limit,
-        **options,
-    )
-    return Engine(target, drafter, settings)
+    sizes = {"num_slots": NUM_SLOTS, "capacity": CAPACITY, "num_speculative_tokens": NUM_TOKENS, "max_new_tokens": 14}
+    options |= {"eos_token_ids": frozenset(range(6)), "prompt_tokens_beside_rounds": limit}
+    return tiny_engine(kind, target=random_target(seed=3), **sizes, **options)
 
 
 def played(made):
@@ -128,11 +106,7 @@ def played(made):
         return launch(plan)
 
     made._runner.launch = watched
-    asked = [
-        Request(str(row), "toy", 0, 0, 50 + row, tuple((7 * row + 3 * place) % VOCAB_SIZE for place in range(size)))
-        for row, size in enumerate(PROMPTS)
-    ]
-    records = made.run(asked, lambda record: None).requests
+    records = made.run(requests_of(prompts_of(PROMPTS)), lambda record: None).requests
     counts = {
         record.prompt_id: (record.output_token_ids, [item.num_accepted_tokens for item in record.rounds])
         for record in records

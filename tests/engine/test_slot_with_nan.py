@@ -7,15 +7,12 @@ import pytest
 import torch
 
 from harness.config.sampling import SamplingSettings
-from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
+from harness.engine.request import Request
 from harness.engine.runner import EagerRunner
-from harness.engine.settings import EngineSettings
-from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.slot_cache import SlotCache
-from kernels.contract import DraftSampling, Verification, VerificationMethod
-from tests.support.tiny_models import VOCAB_SIZE, random_target, randomize
+from tests.support.tiny_engines import tiny_engine
+from tests.support.tiny_models import random_target
 
 POISON = 9
 """A token whose embedding is NaN."""
@@ -25,18 +22,9 @@ def make_engine() -> Engine:
     target = random_target(seed=3)
     with torch.no_grad():
         target.causal_lm.model.embed_tokens.weight[POISON] = float("nan")
-    head = EagleHead(EagleConfig.for_target(target), target)
-    randomize(head, seed=4)
-    settings = EngineSettings(
-        num_slots=2,
-        capacity=48,
-        num_speculative_tokens=2,
-        sampling=SamplingSettings(1.0),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(6, frozenset()),
+    return tiny_engine(
+        "eagle", target=target, num_slots=2, capacity=48, max_new_tokens=6, sampling=SamplingSettings(1.0)
     )
-    drafter = ChainDrafter(head.requires_grad_(False), DraftSampling.sampled, DrafterShape(2, 48, 2, VOCAB_SIZE))
-    return Engine(target, drafter, settings)
 
 
 def request(name: str, tokens: tuple[int, ...]) -> Request:

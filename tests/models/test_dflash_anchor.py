@@ -7,20 +7,16 @@ import torch
 
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.models import Anchor
-from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import DrafterShape
 from harness.drafters.registry import load_head
-from harness.engine.engine import Engine
-from harness.engine.request import Limits
-from harness.engine.settings import EngineSettings
-from harness.models.dflash import DFlashHead, load_dflash
+from harness.models.dflash import load_dflash
 from harness.models.dflash_anchor import anchor_of
-from harness.models.dflash_config import DFlashConfig
 from harness.models.head import save_head
 from harness.models.target import TargetModel
-from kernels.contract import DraftSampling, Verification, VerificationMethod
-from tests.support.tiny_engines import tiny_requests
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.support.tiny_engines import engine_over, tiny_requests
+from tests.support.tiny_heads import make_head
 from tests.support.tiny_models import edit_config, random_target
 
 ORIGINAL = {"architectures": ["DFlashDraftModel"], "dflash_config": {}}
@@ -87,7 +83,7 @@ def silenced(model):
 def folder(tmp_path, target):
     """A head of blocks of 3 that does the same: each place gives the token that follows its own."""
     sizes = {"aux_layers": (1, 2), "block_size": 3, "mask_token_id": 5, "num_hidden_layers": 1}
-    head = silenced(DFlashHead(DFlashConfig.for_target(target, **sizes), target))
+    head = silenced(make_head("dflash", target, None, **sizes))
     with torch.no_grad():
         head.norm.weight.copy_(target.causal_lm.model.norm.weight)
     save_head(head, tmp_path)
@@ -98,16 +94,10 @@ def accepted(folder, target, anchor, num_drafts):
     """Share of rounds whose first draft token is accepted, greedy."""
     config = drafter_of(DrafterKind.dflash, path=str(folder), anchor=anchor)
     loaded = load_head(config, target)
-    settings = EngineSettings(
-        num_slots=2,
-        capacity=40,
-        num_speculative_tokens=num_drafts,
-        sampling=SamplingSettings(0.0),
-        verification=Verification(VerificationMethod.strict),
-        limits=Limits(16, frozenset()),
-    )
-    drafter = BlockDrafter(loaded.head, DraftSampling.greedy, DrafterShape(2, 40, num_drafts, target.vocab_size))
-    run = Engine(target, drafter, settings).run(tiny_requests(4, 5), lambda record: None)
+    shape = DrafterShape(2, 40, num_drafts, target.vocab_size)
+    drafter = BlockDrafter(loaded.head, DraftSampling.greedy, shape)
+    engine = engine_over(target, drafter, shape, 16, method=VerificationMethod.strict)
+    run = engine.run(tiny_requests(4, 5), lambda record: None)
     rounds = [item for record in run.requests for item in record.rounds if item.num_draft_tokens]
     return sum(item.num_accepted_tokens > 0 for item in rounds) / len(rounds)
 

@@ -13,20 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from harness.config.models import HeadChoices, Layers
-from harness.config.sampling import SamplingSettings
 from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.ngram_run import NgramDrafter
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.general.target import GeneralTarget
 from harness.models.random_head import random_eagle3
 from harness.models.shape import read_shape
 from harness.models.target import load_target
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling
 from tests.support.any_models import FAMILIES, NO_TOKENIZER, SILENTLY_WRONG, VOCAB_SIZE, disturbed, tiny_model
+from tests.support.tiny_engines import engine_over, requests_of
 
 NUM_DRAFTED, NUM_NEW, CAPACITY = 3, 8, 40
 WITHOUT_HEADS = ("gemma3n_text", "glm4_moe_lite")
@@ -54,17 +51,9 @@ def generated(causal_lm) -> list[list[int]]:
 
 
 def run(target, drafter, graphs):
-    settings = EngineSettings(
-        num_slots=2,
-        capacity=CAPACITY,
-        num_speculative_tokens=NUM_DRAFTED,
-        sampling=SamplingSettings(temperature=0.0),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(NUM_NEW, frozenset()),
-        graphs=graphs,
-    )
-    requests = [Request(str(number), "toy", 0, 0, 1, tuple(prompt)) for number, prompt in enumerate(prompts())]
-    found = Engine(target, drafter, settings).run(requests, lambda record: None)
+    shape = DrafterShape(2, CAPACITY, NUM_DRAFTED, VOCAB_SIZE)
+    engine = engine_over(target, drafter, shape, NUM_NEW, graphs=graphs)
+    found = engine.run(requests_of(prompts()), lambda record: None)
     assert found.num_invalid == 0
     return sorted(found.requests, key=lambda record: int(record.prompt_id))
 
@@ -169,17 +158,9 @@ def test_captured_steps_give_the_tokens_of_steps_without_graphs(model_type, dtyp
     prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5, 9)]
     outputs = []
     for graphs in (False, True):
-        settings = EngineSettings(
-            num_slots=2,
-            capacity=48,
-            num_speculative_tokens=3,
-            sampling=SamplingSettings(temperature=0.0),
-            verification=Verification(VerificationMethod.probabilistic),
-            limits=Limits(12, frozenset()),
-            graphs=graphs,
-        )
-        requests = [Request(str(number), "toy", 0, 0, 1, tuple(prompt)) for number, prompt in enumerate(prompts)]
-        run = Engine(target, NgramDrafter(3, 1), settings).run(requests, lambda record: None)
+        shape = DrafterShape(2, 48, 3, VOCAB_SIZE)
+        engine = engine_over(target, NgramDrafter(3, 1), shape, 12, graphs=graphs)
+        run = engine.run(requests_of(prompts), lambda record: None)
         assert run.num_invalid == 0
         outputs.append({record.prompt_id: record.output_token_ids for record in run.requests})
     captured, plain = outputs[1], outputs[0]
@@ -231,16 +212,9 @@ def test_both_paths_give_the_tokens_of_generate(folder):
     for target in targets:
         ids = [target.tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"] for chat in chats]
         assert ids == prompts
-        settings = EngineSettings(
-            num_slots=2,
-            capacity=max(map(len, prompts)) + NUM_ANSWERED + 8,
-            num_speculative_tokens=3,
-            sampling=SamplingSettings(temperature=0.0),
-            verification=Verification(VerificationMethod.probabilistic),
-            limits=Limits(NUM_ANSWERED, frozenset()),
-            graphs=False,
-        )
-        requests = [Request(str(number), "toy", 0, 0, 1, tuple(prompt)) for number, prompt in enumerate(prompts)]
-        run = Engine(target, NgramDrafter(4, 2), settings).run(requests, lambda record: None)
+        capacity = max(map(len, prompts)) + NUM_ANSWERED + 8
+        shape = DrafterShape(2, capacity, 3, target.vocab_size)
+        engine = engine_over(target, NgramDrafter(4, 2), shape, NUM_ANSWERED, graphs=False)
+        run = engine.run(requests_of(prompts), lambda record: None)
         found = {record.prompt_id: list(record.output_token_ids) for record in run.requests}
         assert [found[str(number)] for number in range(len(prompts))] == wanted

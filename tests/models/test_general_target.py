@@ -21,9 +21,6 @@ from harness.drafters.chain import ChainDrafter, DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.ngram import Ngram
 from harness.drafters.registry import load_head
-from harness.engine.engine import Engine
-from harness.engine.request import Limits, Request
-from harness.engine.settings import EngineSettings
 from harness.engine.token_logprobs import LogprobsSettings
 from harness.models.checkpoint import CheckpointError
 from harness.models.draft_model import load_draft_model
@@ -34,9 +31,10 @@ from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 from harness.models.tree_places import TreePlaces, ancestors
 from harness.models.zoo import ZOO
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, Verification
 from kernels.methods import TreeMethod
 from tests.support.any_models import NO_TOKENIZER, VOCAB_SIZE, disturbed, tiny_config, tiny_model
+from tests.support.tiny_engines import engine_over, requests_of
 from tests.support.toy_markov import fits
 
 OWN = {"llama": LlamaForCausalLM, "qwen3": Qwen3ForCausalLM, "glm4_moe_lite": Glm4MoeLiteForCausalLM}
@@ -169,18 +167,10 @@ def test_sampled_tokens_follow_the_targets_law(model_type, tmp_path):
     other = tiny_model(model_type)
     other.load_state_dict(disturbed(causal_lm, share=0.15))
     shape = DrafterShape(200, 12, 2, VOCAB_SIZE)
-    settings = EngineSettings(
-        num_slots=200,
-        capacity=12,
-        num_speculative_tokens=2,
-        sampling=SamplingSettings(temperature=1.0, top_k=top_k),
-        verification=Verification(VerificationMethod.probabilistic),
-        limits=Limits(num_new, frozenset()),
-        graphs=False,
-    )
     drafter = DraftModelDrafter(GeneralTarget(other, None), DraftSampling.sampled, shape)
-    requests = [Request(str(seed), "toy", 0, 0, seed, prompt) for seed in range(2000)]
-    found = Engine(GeneralTarget(causal_lm, None), drafter, settings).run(requests, lambda record: None)
+    sampling = SamplingSettings(temperature=1.0, top_k=top_k)
+    engine = engine_over(GeneralTarget(causal_lm, None), drafter, shape, num_new, sampling=sampling, graphs=False)
+    found = engine.run(requests_of([prompt] * 2000, first_seed=0), lambda record: None)
     assert fits((record.output_token_ids for record in found.requests), law) > 1e-6
     rounds = [item for record in found.requests for item in record.rounds]
     accepted = sum(item.num_accepted_tokens for item in rounds)
@@ -357,21 +347,12 @@ def test_records_do_not_depend_on_whose_code_computes_the_layers(graphs):
         shape = DrafterShape(2, 64, 3, target.vocab_size)
         head = load_head(drafter_of(DrafterKind.eagle3), target)
         assert head is not None
-        settings = EngineSettings(
-            num_slots=2,
-            capacity=64,
-            num_speculative_tokens=3,
-            sampling=SamplingSettings(temperature=1.0, top_p=0.9),
-            verification=Verification(VerificationMethod.probabilistic),
-            limits=Limits(12, frozenset()),
-            graphs=graphs,
-            logprobs=LogprobsSettings(2, False),
-            expected_acceptance=True,
-        )
         drafter = ChainDrafter(head.head, DraftSampling.sampled, shape)
+        options = {"graphs": graphs, "logprobs": LogprobsSettings(2, False), "expected_acceptance": True}
+        sampling = SamplingSettings(temperature=1.0, top_p=0.9)
+        engine = engine_over(target, drafter, shape, 12, sampling=sampling, **options)
         prompts = [target.tokenizer.encode(text) for text in ("Why is the sky blue?", "One two three one two", "And")]
-        requests = [Request(str(number), "toy", 0, 0, number, tuple(ids)) for number, ids in enumerate(prompts)]
-        run = Engine(target, drafter, settings).run(requests, lambda record: None)
+        run = engine.run(requests_of(prompts, first_seed=0), lambda record: None)
         found.append(sorted(run.requests, key=lambda record: int(record.prompt_id)))
     for own, general in zip(*found, strict=True):
         assert general.output_token_ids == own.output_token_ids

@@ -19,16 +19,14 @@ from harness.config.sections import BackendConfig, DecodingConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.registry import load_head
-from harness.engine.engine import Engine
-from harness.engine.request import Limits
-from harness.engine.settings import EngineSettings
 from harness.models.assumptions import assumed_of_cell
 from harness.models.check_model_configs import check_model_configs
 from harness.models.target import TargetModel
 from harness.models.zoo import zoo_path
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
-from kernels.contract import DraftSampling, Verification, VerificationMethod
+from kernels.contract import DraftSampling, VerificationMethod
+from tests.support.tiny_engines import engine_over
 from tests.support.tiny_models import edit_config, edit_weights, random_causal_lm, save_target_folder, word_tokenizer
 from tests.support.toy_markov import fits, outputs, toy_requests
 
@@ -73,15 +71,8 @@ def test_the_law_is_the_targets_whatever_rows_the_draft_model_has(tmp_path, targ
     save_target_folder(tmp_path, causal_lm, word_tokenizer(VOCAB_SIZE))
     loaded = load_head(drafter_of(DrafterKind.draft_model, path=str(tmp_path)), target)
     shape = DrafterShape(1000, 12, 2, VOCAB_SIZE)
-    settings = EngineSettings(
-        num_slots=shape.num_slots,
-        capacity=shape.capacity,
-        num_speculative_tokens=shape.num_speculative_tokens,
-        sampling=SamplingSettings(TEMPERATURE),
-        verification=Verification(method),
-        limits=Limits(NUM_TOKENS, frozenset()),
-    )
-    engine = Engine(target, DraftModelDrafter(loaded.head, sampling, shape), settings)
+    drafter = DraftModelDrafter(loaded.head, sampling, shape)
+    engine = engine_over(target, drafter, shape, NUM_TOKENS, method=method, sampling=SamplingSettings(TEMPERATURE))
     found = outputs(engine, toy_requests(NUM_REQUESTS, prompt=PROMPT))
     assert fits(found.values(), exact_law(target)) > FALSE_ALARM
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import torch
 
 from harness.config.sampling import SamplingSettings
 from harness.drafters.block import BlockDrafter
@@ -22,21 +21,18 @@ from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
 from harness.models.dflash import DFlashHead
-from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead
-from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.head import Head
-from harness.models.mtp import MtpConfig, MtpHead
-from harness.models.peagle import PEagleConfig, PEagleHead
+from harness.models.peagle import PEagleHead
 from harness.models.target import TargetModel
 from harness.models.without_layers import without_layers
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.methods import TreeMethod
-from tests.support.tiny_models import VOCAB_SIZE, random_target, randomize
+from tests.support.tiny_heads import DRAFT_IDS, make_head
+from tests.support.tiny_models import VOCAB_SIZE, random_target
 
 NUM_SLOTS = 3
-DRAFT_IDS = torch.tensor([0, 1, 4, 9, 16, 25, 36, 49, 60])
-DEFAULT_SAMPLING = SamplingSettings(0.8)
+DEFAULT_SAMPLING, GREEDY = SamplingSettings(0.8), SamplingSettings(0.0)
+OF_HEADS = {"mtp": {"own_head": True}, "peagle": {"mask_token_id": 5}, "dflash": {"mask_token_id": 5, "block_size": 9}}
 KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram")
 SKIPPED = (1, 3)
 """Layers of the five that self_speculation leaves out."""
@@ -45,28 +41,40 @@ SKIPPED = (1, 3)
 def tiny_head(kind: str, target: TargetModel) -> Head:
     """A random head: `eagle`, `eagle3` with few draft tokens, `peagle` with them and two layers, `mtp` with an output
     matrix of its own, or `dflash` with two layers and blocks of 9."""
-    head: Head
-    if kind == "eagle":
-        head = EagleHead(EagleConfig.for_target(target), target)
-    elif kind == "mtp":
-        head = MtpHead(MtpConfig.for_target(target, own_head=True), target)
-    elif kind == "peagle":
-        given: dict[str, Any] = {"aux_layers": (1, 2, 4), "num_hidden_layers": 2, "mask_token_id": 5}
-        head = PEagleHead(PEagleConfig.for_target(target, len(DRAFT_IDS), **given), target, draft_token_ids=DRAFT_IDS)
-    elif kind == "dflash":
-        given = {"aux_layers": (1, 2, 4), "num_hidden_layers": 2, "mask_token_id": 5, "block_size": 9}
-        head = DFlashHead(DFlashConfig.for_target(target, **given), target)
-    else:
-        config = Eagle3Config.for_target(target, len(DRAFT_IDS), aux_layers=(1, 2, 4))
-        head = Eagle3Head(config, target, draft_token_ids=DRAFT_IDS)
-    randomize(head, seed=4)
-    return head.requires_grad_(False)
+    return make_head(kind, target, None if kind == "dflash" else DRAFT_IDS, seed=4, **OF_HEADS.get(kind, {}))
+
+
+def engine_over(
+    target: Any,
+    drafter: Drafter,
+    shape: DrafterShape,
+    max_new_tokens: int,
+    *,
+    method: VerificationMethod | TreeMethod = VerificationMethod.probabilistic,
+    sampling: SamplingSettings = GREEDY,
+    eos_token_ids: frozenset[int] = frozenset(),
+    depth: Depth | None = None,
+    **options: Any,
+) -> Engine:
+    """An engine of the drafter's shape, which goes on past the end of sequence; `options` are fields of
+    EngineSettings."""
+    settings = EngineSettings(
+        num_slots=shape.num_slots,
+        capacity=shape.capacity,
+        num_speculative_tokens=shape.num_speculative_tokens,
+        sampling=sampling,
+        verification=Verification(method),
+        limits=Limits(max_new_tokens, eos_token_ids),
+        **options,
+    )
+    return Engine(target, drafter, settings, depth=depth)
 
 
 def tiny_engine(
     kind: str,
     *,
     target: TargetModel | None = None,
+    num_slots: int = NUM_SLOTS,
     num_speculative_tokens: int = 2,
     capacity: int = 30,
     max_new_tokens: int = 12,
@@ -80,7 +88,7 @@ def tiny_engine(
     fused: bool = False,
     **options: Any,
 ) -> Engine:
-    """An engine of NUM_SLOTS slots that goes on past the end of sequence; `options` are fields of EngineSettings.
+    """An engine that goes on past the end of sequence; `options` are fields of EngineSettings.
 
     fused: all layers run through the fused operations.
     """
@@ -92,7 +100,7 @@ def tiny_engine(
 
     ready(target)
     num_tokens = 0 if kind == "none" else num_speculative_tokens if tree is None else tree.num_nodes
-    shape = DrafterShape(NUM_SLOTS, capacity, num_tokens, VOCAB_SIZE)
+    shape = DrafterShape(num_slots, capacity, num_tokens, VOCAB_SIZE)
     caching = Caching(min_confidence=min_confidence)
     drafter: Drafter
     if kind == "none":
@@ -119,24 +127,20 @@ def tiny_engine(
     else:
         drafter = TreeHeadDrafter(ready(tiny_head(kind, target)), draft_sampling, shape, tree)
     method = method or (VerificationMethod.strict if kind == "ngram" else VerificationMethod.probabilistic)
-    settings = EngineSettings(
-        num_slots=NUM_SLOTS,
-        capacity=capacity,
-        num_speculative_tokens=num_tokens,
-        sampling=sampling,
-        verification=Verification(method),
-        limits=Limits(max_new_tokens, eos_token_ids),
-        drafts_trees=tree is not None,
-        **options,
-    )
-    return Engine(target, drafter, settings, depth=depth)
+    options |= {"drafts_trees": tree is not None, "depth": depth, "eos_token_ids": eos_token_ids}
+    return engine_over(target, drafter, shape, max_new_tokens, method=method, sampling=sampling, **options)
+
+
+def requests_of(prompts: Iterable[Sequence[int]], first_seed: int = 50) -> list[Request]:
+    """Requests of these tokens, named by their place."""
+    return [Request(str(row), "toy", 0, 0, first_seed + row, tuple(prompt)) for row, prompt in enumerate(prompts)]
+
+
+def prompts_of(lengths: Iterable[int], vocab_size: int = VOCAB_SIZE) -> list[list[int]]:
+    """Different prompts of these lengths."""
+    return [[(7 * row + 3 * place) % vocab_size for place in range(size)] for row, size in enumerate(lengths)]
 
 
 def tiny_requests(num_requests: int, num_tokens: int) -> list[Request]:
     """Requests with different prompts of one length."""
-    return [
-        Request(
-            str(row), "toy", 0, 0, 50 + row, tuple((7 * row + 3 * place) % VOCAB_SIZE for place in range(num_tokens))
-        )
-        for row in range(num_requests)
-    ]
+    return requests_of(prompts_of([num_tokens] * num_requests))

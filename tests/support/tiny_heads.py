@@ -68,7 +68,13 @@ TENSORS: dict[str, set[str]] = {
 
 
 def make_head(
-    kind: str, target: TargetModel, draft_ids: Tensor | None = DRAFT_IDS, *, own_embedding: bool = False, **changes: Any
+    kind: str,
+    target: TargetModel,
+    draft_ids: Tensor | None = DRAFT_IDS,
+    *,
+    own_embedding: bool = False,
+    seed: int = 3,
+    **changes: Any,
 ) -> Any:
     """A random head that is not trained; `changes` are fields of its configuration. draft_ids: None drafts all tokens,
     with an output matrix that is the target's where the format knows one."""
@@ -86,7 +92,7 @@ def make_head(
             config = config_class.for_target(target, size, **given)
         owned = {"own_embedding": True} if own_embedding else {}
         head = head_class(config, target, draft_token_ids=draft_ids, **owned)
-    randomize(head, 3)
+    randomize(head, seed)
     return head.eval().requires_grad_(False)
 
 
