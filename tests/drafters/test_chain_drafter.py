@@ -19,18 +19,13 @@ from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.medusa_run import MedusaDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
-from harness.models.dflash import DFlashHead
-from harness.models.dflash_config import DFlashConfig
-from harness.models.eagle import EagleConfig, EagleHead
-from harness.models.eagle3 import Eagle3Head
-from harness.models.eagle3_config import Eagle3Config
 from harness.models.medusa import MedusaConfig, MedusaHead
-from harness.models.mtp import MtpConfig, MtpHead
-from harness.models.peagle import PEagleConfig, PEagleHead
 from harness.models.target import TargetModel
 from kernels.contract import DraftSampling, VerificationMethod
 from tests.support.plain_layers import dflash_block
 from tests.support.tiny_engines import engine_over, prompts_of, requests_of
+from tests.support.tiny_heads import make_head
+from tests.support.tiny_models import randomize
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
 FROM_ANCHOR = "dflash, drafts from the anchor on"
@@ -59,37 +54,18 @@ def tiny_model(seed: int, num_layers: int = 3) -> TargetModel:
     return TargetModel(LlamaForCausalLM(config).eval().requires_grad_(False), tokenizer)
 
 
-def make_head(kind: str, target: TargetModel):
-    torch.manual_seed(5)
-    if kind == "eagle":
-        return EagleHead(EagleConfig.for_target(target), target)
-    if kind == "mtp":
-        return MtpHead(MtpConfig.for_target(target), target)
-    if kind == "eagle3":
-        config = Eagle3Config.for_target(target, draft_vocab_size=20, aux_layers=(0, 1, 2))
-        return Eagle3Head(config, target, draft_token_ids=torch.arange(1, 41, 2))
-    if kind == "peagle":
-        config = PEagleConfig.for_target(
-            target, draft_vocab_size=20, aux_layers=(0, 1, 2), num_hidden_layers=2, mask_token_id=7
-        )
-        head = PEagleHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
-        torch.nn.init.normal_(head.mask_hidden)
+def drafting_model(kind: str, target: TargetModel):
+    if kind == "draft_model":
+        return tiny_model(seed=8, num_layers=1)
+    if kind == "medusa":
+        head = MedusaHead(MedusaConfig(NUM_DRAFTS, 1, VOCAB_SIZE), target)
+        randomize(head, 5)
         return head
-    if kind in ("dflash", FROM_ANCHOR):
-        given = {"draft_vocab_size": 20, "block_size": 4, "mask_token_id": 7, "num_hidden_layers": 2, "head_dim": 8}
-        config = DFlashConfig.for_target(target, aux_layers=(0, 1, 2), **given)
-        if kind == FROM_ANCHOR:
-            config = replace(config, anchor=Anchor.first, block_size=NUM_DRAFTS)
-        head = DFlashHead(config, target, draft_token_ids=torch.arange(1, 41, 2))
-        torch.nn.init.normal_(head.lm_head.weight)
-        return head
-    return medusa_head(target) if kind == "medusa" else tiny_model(seed=8, num_layers=1)
-
-
-def medusa_head(target: TargetModel) -> MedusaHead:
-    head = MedusaHead(MedusaConfig(NUM_DRAFTS, 1, VOCAB_SIZE), target)
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=0.4)
+    reads_layers = {} if kind in ("eagle", "mtp") else {"aux_layers": (0, 1, 2)}
+    blocks = {"block_size": 4, "head_dim": 8} if kind in ("dflash", FROM_ANCHOR) else {}
+    head = make_head(kind.split(",", maxsplit=1)[0], target, torch.arange(1, 41, 2), **reads_layers, **blocks)
+    if kind == FROM_ANCHOR:
+        head.config = replace(head.config, anchor=Anchor.first, block_size=NUM_DRAFTS)
     return head
 
 
@@ -140,7 +116,7 @@ def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and
     rounds without drafts between others."""
     target = tiny_model(seed=4)
-    head = make_head(kind, target)
+    head = drafting_model(kind, target)
     shape = DrafterShape(3, 64, NUM_DRAFTS, VOCAB_SIZE)
     drafter = DRAFTERS.get(kind, ChainDrafter)(head, DraftSampling.greedy, shape)
     seen = []

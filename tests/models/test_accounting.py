@@ -25,6 +25,7 @@ from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
 from tests.support.filed_models import NOWHERE, ROLES, account, file_models, folder_of, load, put
 from tests.support.public_configs import HEADS, REFUSED, TARGETS
+from tests.support.tiny_heads import make_head, save
 from tests.support.tiny_models import (
     edit_config,
     edit_weights,
@@ -32,7 +33,6 @@ from tests.support.tiny_models import (
     random_causal_lm,
     random_target,
     random_tokens,
-    randomize,
     save_target_folder,
 )
 from tests.support.tiny_shapes import GLM, SHAPE
@@ -465,13 +465,9 @@ def test_layers_of_every_type_have_one_table():
 
 def test_an_mtp_layer_is_accounted_for_beside_its_target(tmp_path):
     """Would catch a tensor of the layer that is left out, and one of the target that the drafter has to answer for."""
-    from harness.models.mtp import MtpConfig, MtpHead, save_mtp
-
     target = random_target()
     save_target_folder(tmp_path, random_causal_lm())
-    head = MtpHead(MtpConfig.for_target(target), target)
-    randomize(head, 3)
-    save_mtp(head, tmp_path)
+    save(make_head("mtp", target), tmp_path)
     name = f"model.layers.{target.num_layers}.extra"
     edit_weights(tmp_path, put={name: torch.ones(1)})
     loaded = load_target(tmp_path)

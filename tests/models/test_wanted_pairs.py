@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from harness.models.direct_layer import FEWEST_ROWS, rounds_alike
-from tests.drafters.test_chain_drafter import VOCAB_SIZE, make_head, tiny_model
-from tests.support.tiny_models import TOLERANCE
+from tests.support.tiny_heads import make_head
+from tests.support.tiny_models import TOLERANCE, VOCAB_SIZE, random_target
 
 NUM_ROWS, WIDTH = FEWEST_ROWS + 1, 3
 
@@ -15,7 +15,7 @@ NUM_ROWS, WIDTH = FEWEST_ROWS + 1, 3
 def test_wanted_pairs_are_those_of_a_whole_forward(kind):
     """Fails if a residual, or the rows of attention, are taken at another place than the one wanted."""
     torch.manual_seed(0)
-    head = make_head(kind, tiny_model(1))
+    head = make_head(kind, random_target())
     token_ids = torch.randint(VOCAB_SIZE, (NUM_ROWS, WIDTH))
     features = torch.randn(NUM_ROWS, WIDTH, head.hidden_size)
     positions = torch.arange(WIDTH).expand(NUM_ROWS, -1)
@@ -32,7 +32,7 @@ def test_wanted_pairs_are_those_of_a_whole_forward(kind):
 
 def test_few_rows_are_computed_in_full():
     """Fails if so few rows are computed alone that most libraries sum their products in another order."""
-    head = make_head("eagle", tiny_model(1))
+    head = make_head("eagle", random_target())
     positions = torch.zeros(1, 1, dtype=torch.int64)
     view = head.new_cache(1, 1).view(slice(0, 1), positions, 1)
     assert not rounds_alike(head.decoder_layers[0], torch.zeros(FEWEST_ROWS - 1, 1, head.hidden_size), view)
