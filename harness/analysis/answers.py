@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import NamedTuple
 
-from harness.config.guarantee import rounding_labels
+from harness.analysis.settings_columns import rounded
 from harness.config.models import Weights
 from harness.records.request import RequestRecord
 from harness.records.schema import CellRecord
@@ -76,15 +76,14 @@ def other_answers(first: CellRecord, second: CellRecord) -> OtherAnswers:
 def exceeds_rounding(cell: CellRecord, found: OtherAnswers) -> bool | None:
     """Whether more answers part than rounding explains; None where nothing is known of it.
 
-    Nothing is known of weights or caches of 8 bits, of random weights, whose logits are nearly equal everywhere, and of
-    a server that does not say in what it computes.
+    Nothing is known of weights or caches of fewer bits, of random weights, whose logits are nearly equal everywhere,
+    and of a server that does not say in what it computes.
     """
     from scipy.special import pdtrc
 
-    backend, target = cell.config["backend"], cell.config["target"]
+    target = cell.config["target"]
     share = ROUNDING.get(cell.config.get("dtype", ""))
-    is_rounded = rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))
-    if share is None or is_rounded or target.get("weights") == Weights.random.value:
+    if share is None or rounded(cell) or target.get("weights") == Weights.random.value:
         return None
     # at that share the number of partings is Poisson's, and as many have this chance
     return found.num_parted > 0 and bool(pdtrc(found.num_parted - 1, share * found.num_tokens) < IMPROBABLE)

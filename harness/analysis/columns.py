@@ -84,7 +84,9 @@ SETTINGS: dict[str, Column] = {
     "engine": _text("what generated: local (this project's engine), what serves, or a backend of one's own"),
     "device": _text("where the target ran"),
     "dtype": _text("floating-point type of the target"),
-    "rounding": _text("what is rounded to 8 bits: fp8 weights of the target, fp8 KV cache; empty for nothing"),
+    "rounding": _text(
+        "what is rounded to fewer bits: weights of the target by its checkpoint or to fp8, KV cache; empty for nothing"
+    ),
     "seed": Column("", "seed of the run"),
     "baseline_cell_id": _text("the baseline that the speedup refers to; empty if the run has none"),
 }

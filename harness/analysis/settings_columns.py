@@ -46,10 +46,10 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         *record.labels,
         "" if guarantee == "lossless" else guarantee,
         weights_label(target_weights, drafter_weights),
+        record.rounded_weights,
         _failed(record),
         sessions_label(record),
     ]
-    backend = record.config.get("backend", {})
     decoding = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "ignore_eos")
     return {
         "run": run,
@@ -76,9 +76,16 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "engine": _engine(record.config),
         "device": setting("device"),
         "dtype": setting("dtype"),
-        "rounding": ", ".join(rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))),
+        "rounding": ", ".join(rounded(record)),
         "seed": setting("seed"),
     }
+
+
+def rounded(record: CellRecord) -> tuple[str, ...]:
+    """What of a cell's target takes fewer bits than its dtype, as labels."""
+    backend = record.config.get("backend", {})
+    chosen = rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype"))
+    return (*([record.rounded_weights] if record.rounded_weights else []), *chosen)
 
 
 _FORMS = ("num_speculative_tokens", "depth", "tree")

@@ -58,6 +58,8 @@ class Facts:
     """Everything so far that changed speed or results without being asked for."""
     assumptions: tuple[str, ...] = ()
     """What its models' files do not say and was taken, or what the user vouched for; one sentence each."""
+    rounded_weights: str = ""
+    """How the target's checkpoint was rounded to fewer bits, as a label; empty where it was not, or it is not known."""
     aux_layers: tuple[int, ...] = ()
     """Layers of the target whose entering states the drafter reads."""
     drafter_positions: int = 0

@@ -39,12 +39,13 @@ from harness.models.known_fields import (
 )
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.known_tensors import OTHER_LAYOUTS, Tensors, head_tensors, model_tensors, mtp_tensors
-from harness.models.model_types import MODEL_TYPES, takes_general_path
+from harness.models.model_types import CONVERTED, MODEL_TYPES, is_quantized, takes_general_path
+from harness.models.rounded_weights import rounded_weights
 from harness.models.tokenizer import overruled_eos
 from harness.records.strict_json import shown
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
-ADAPTER, QUANTIZATION = "adapter_config.json", "hf_quant_config.json"
+ADAPTER, OTHER_QUANTIZATION = "adapter_config.json", "hf_quant_config.json"
 _NUM_SHOWN = 6
 
 
@@ -103,8 +104,8 @@ def model_account(
         CheckpointError: its type does not run, it is quantized, or sizes are missing.
     """
     model_type = fields.get("model_type")
-    if takes_general_path(model_type, layers):
-        return _general_account(folder, fields, accepted, runs_code, has_tensors=bool(names))
+    if takes_general_path(fields, layers):
+        return _general_account(folder, fields, accepted, runs_code, names)
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(
             f"{folder / CONFIG}: expected model_type {' or '.join(MODEL_TYPES)}, found {shown(model_type)}, which this "
@@ -114,6 +115,7 @@ def model_account(
     account = Account(folder, accepted, fields, model_layout(model_type, runs_code=runs_code))
     account.take_defaults(CONFIG, account.fields, model_type)
     account.read_beside(runs_code=runs_code)
+    account.take_source()
     if names is not None:
         account.add(names, lambda found: model_tensors(found, account.fields))
     account.check_final()
@@ -127,10 +129,10 @@ def _code_may_help(fields: Fields, runs_code: bool) -> str:
 
 
 def _general_account(
-    folder: Path, fields: Fields, accepted: Accepted, runs_code: bool, *, has_tensors: bool
+    folder: Path, fields: Fields, accepted: Accepted, runs_code: bool, names: Collection[str] | None
 ) -> Account:
     """The account of a model whose config.json transformers interprets."""
-    from harness.models.general.known_types import architecture_of, general_layout, quantization_of, what_it_means
+    from harness.models.general.known_types import architecture_of, check_quantization, general_layout, what_it_means
 
     architecture = architecture_of(fields.get("model_type"))
     if architecture is None:
@@ -140,12 +142,19 @@ def _general_account(
         )
     account = Account(folder, accepted, fields, general_layout(fields), by_transformers=True)
     account.assume(what_it_means(architecture, fields["model_type"]))
-    quantization = quantization_of(fields)
-    if quantization is not None:
-        account.assume(f"weights are quantized ({quantization}), and run as transformers loads them on the device")
-    if has_tensors:
+    rounded = rounded_weights(fields)
+    if is_quantized(fields):
+        check_quantization(fields, folder)
+        is_random = names is not None and not names
+        account.assume(
+            f"the checkpoint has {rounded}; random ones of its sizes are not rounded"
+            if is_random
+            else f"{rounded}, run as transformers loads them on the device"
+        )
+    if names:
         account.look_at_files(lambda found: Tensors((), frozenset()))
     account.read_beside(runs_code=runs_code)
+    account.take_source()
     account.check_final()
     return account
 
@@ -269,12 +278,12 @@ class Account:
         """Note files that say that the weights are not all, or not plain."""
         if (self._folder / ADAPTER).is_file():
             self._unread.append(Unread(ADAPTER, f"{ADAPTER}, of an adapter that is not merged into the weights"))
-        if (self._folder / QUANTIZATION).is_file():
-            stated = read_json(self._folder / QUANTIZATION).get("quantization")
+        if (self._folder / OTHER_QUANTIZATION).is_file():
+            stated = read_json(self._folder / OTHER_QUANTIZATION).get("quantization")
             for name, value in stated.items() if isinstance(stated, Mapping) else ():
                 if name in ("quant_algo", "kv_cache_quant_algo") and value is not None:
                     what = "weights or caches of fewer bits, which this version does not run"
-                    self._add(QUANTIZATION, name, value, what, NOT_QUANTIZED)
+                    self._add(OTHER_QUANTIZATION, name, value, what, NOT_QUANTIZED)
 
     def compare(self, others: Fields, names: Collection[str]) -> None:
         """Note fields that are other ones in another model."""
@@ -300,6 +309,12 @@ class Account:
             overruled = overruled_eos(self._folder, self.fields.get("eos_token_id"))
             if overruled is not None:
                 self.assume(overruled)
+
+    def take_source(self) -> None:
+        """Note which GGUF file the weights were written out from."""
+        source = self.fields.get(CONVERTED)
+        if isinstance(source, Mapping):
+            self.assume(f"weights are those of {source.get('file')} ({source.get('type')}), written out in float32")
 
     def take_defaults(self, place: str, fields: Fields, model_type: str) -> None:
         """Note what the configuration class fills in for fields that are not stated."""

@@ -29,7 +29,7 @@ from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
 from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
 from harness.models.head_fits import check_head_fields
-from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, of_length, takes_general_path
+from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, is_quantized, of_length, takes_general_path
 from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer import eos_token_ids
@@ -121,12 +121,12 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
     _check_kind(folder, LANGUAGE_MODEL, fields, {})
     model_type = fields.get("model_type")
     vocab_size = fields.get("vocab_size")
-    if takes_general_path(model_type, layers):
+    if takes_general_path(fields, layers):
         # sizes and shapes are for transformers
         eos_token_ids(None, None, folder, vocab_size if type(vocab_size) is int else None)
         tensors = _tensors(folder, weights)
         _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
-        if not fields.get("quantization_config"):
+        if not is_quantized(fields):
             _check_types(folder, tensors)
         return
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:

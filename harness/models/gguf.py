@@ -108,6 +108,26 @@ def read_header(path: Path) -> Mapping[str, Any]:
         raise CheckpointError(f"{path}: expected a GGUF file, found that it is none: {error}") from error
 
 
+FILE_TYPES = {
+    **{0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S"},
+    **{12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K"},
+    **{19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL"},
+    **{26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16"},
+    **{36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4"},
+}
+"""general.file_type -> what llama.cpp calls it (llama_ftype of llama.h)."""
+
+
+def file_type(path: Path) -> str:
+    """How most weights of a GGUF file are stored.
+
+    Raises:
+        CheckpointError: it is none, or not whole.
+    """
+    stated = read_header(path).get("general.file_type")
+    return "of no stated type" if stated is None else FILE_TYPES.get(stated, f"of type {stated}")
+
+
 def check_tokenizer(path: Path, header: Mapping[str, Any]) -> None:
     """Raise CheckpointError where `gguf_tokenizer` cannot build the tokenizer that the header of a file names."""
     kind, split = header.get("tokenizer.ggml.model"), header.get("tokenizer.ggml.pre")

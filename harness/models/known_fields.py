@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.models.field_forms import ROPE_OF_TYPE
-from harness.models.model_types import MODEL_TYPES
+from harness.models.model_types import CONVERTED, MODEL_TYPES
 
 Fields = Mapping[str, Any]
 
@@ -115,6 +115,7 @@ OF_ANY_FILE = {
         *("_name_or_path", "name_or_path", "transformers_version", "transformers.js_config", "unsloth_version"),
         *("unsloth_fixed", "model_name", "is_llama_config"),
     ),
+    **ignored("says which file the weights were written out from, which the report tells", CONVERTED),
     **ignored("weights have the type of their file, or that of backend.dtype", "dtype", "torch_dtype"),
     **ignored(
         "how transformers computes or returns something, not what",

@@ -1,5 +1,8 @@
 """The model types that layers of our own run, and which path a model takes. Importable without torch."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from harness.config.models import Layers
 
 MODEL_TYPES = {"llama": "Llama", "qwen3": "Qwen3", "glm4_moe_lite": "Glm4MoeLite"}
@@ -10,9 +13,25 @@ HEAD_LAYERS = DENSE_TYPES
 """Types of layer that EAGLE and EAGLE-3 heads are made of; an MTP layer is of its target's type."""
 
 
-def takes_general_path(model_type: object, layers: Layers) -> bool:
-    """Whether transformers' own modeling code runs a model (harness.models.general)."""
-    return layers is Layers.transformers or (layers is Layers.auto and str(model_type) not in MODEL_TYPES)
+QUANTIZATION = "quantization_config"
+"""The field of config.json that says how the tensors beside it were rounded, and how they are stored."""
+
+CONVERTED = "converted_from"
+"""The field of config.json in which harness.models.gguf_checkpoint names the GGUF file of the weights, and its type."""
+
+
+def takes_general_path(fields: Mapping[str, Any], layers: Layers) -> bool:
+    """Whether transformers' own modeling code runs a model (harness.models.general).
+
+    fields: of its config.json. Layers of our own read no rounded weights.
+    """
+    is_ours = str(fields.get("model_type")) in MODEL_TYPES and not is_quantized(fields)
+    return layers is Layers.transformers or (layers is Layers.auto and not is_ours)
+
+
+def is_quantized(fields: Mapping[str, Any]) -> bool:
+    """Whether the tensors beside a config.json are rounded, and stored in a form of their own."""
+    return bool(fields.get(QUANTIZATION))
 
 
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")

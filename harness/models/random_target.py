@@ -61,7 +61,7 @@ def architecture(
     """
     if shape is not None:
         fields = read_shape(shape).config
-        if takes_general_path(fields["model_type"], layers):
+        if takes_general_path(fields, layers):
             from harness.models.general.known_types import general_config
 
             told = told_of_shape(fields, layers)
@@ -73,7 +73,7 @@ def architecture(
     assert path is not None, "sizes come from a shape or from a path"
     folder = checkpoint_folder(path, revision, WITHOUT_WEIGHTS, with_code=trust_remote_code)
     config, fields, settled = read_config(folder, trust_remote_code, accepted, layers=layers)
-    is_general = takes_general_path(config.model_type, layers)
+    is_general = takes_general_path(fields, layers)
     return Architecture(config, fields, folder / CONFIG, folder, settled.assumptions, is_general)
 
 

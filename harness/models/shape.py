@@ -35,7 +35,7 @@ def shape_names() -> tuple[str, ...]:
 def told_of_shape(fields: Mapping[str, Any], layers: Layers) -> tuple[str, ...]:
     """What a reader must know of a model of a shape: whose code computes its layers, where it is not ours."""
     model_type = fields["model_type"]
-    if not takes_general_path(model_type, layers):
+    if not takes_general_path(fields, layers):
         return ()
     # it imports the tables of transformers
     from harness.models.general.known_types import architecture_of, what_it_means

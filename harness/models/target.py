@@ -47,6 +47,7 @@ from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import embedded, linear, run_layers
 from harness.models.meta import made_on_meta
 from harness.models.model_types import takes_general_path
+from harness.models.rounded_weights import rounded_weights
 from harness.models.shared_tokens import SharedTokens
 from harness.models.slot_cache import SlotCache, TargetCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
@@ -109,6 +110,8 @@ class TargetModel:
         self.path = None if path is None else Path(path)
         self.assumptions: tuple[str, ...] = ()
         """What its files do not say and was taken, or what the user vouched for; one sentence each."""
+        self.rounded_weights = ""
+        """How its checkpoint was rounded to fewer bits, as a label; empty where it was not."""
         self.reads_unknown_ids = False
         """Whether ids beyond its vocabulary, which another model has, are read as its last one."""
         self.shared_tokens: SharedTokens | None = None
@@ -307,12 +310,12 @@ def read_config(
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         stated = config.to_dict() | {"auto_map": fields["auto_map"]}
         account = model_account(folder, stated, accepted, runs_code=True, names=names, layers=layers)
-        if takes_general_path(config.model_type, layers):
+        if takes_general_path(account.fields, layers):
             # transformers' own code takes a configuration of its own class
             config = _general_config(account.fields, source)
     else:
         account = model_account(folder, fields, accepted, runs_code=trust_remote_code, names=names, layers=layers)
-        if takes_general_path(fields["model_type"], layers):
+        if takes_general_path(account.fields, layers):
             config = _general_config(account.fields, source)
         else:
             with configured_by(source):
@@ -354,8 +357,8 @@ def load_target(
     folder = zoo_path("target") if path is None else checkpoint_folder(path, revision, with_code=trust_remote_code)
     source = folder / CONFIG
     with Checkpoint(folder) as checkpoint:
-        config, _, settled = read_config(folder, trust_remote_code, accepted, checkpoint.names, layers)
-        if takes_general_path(config.model_type, layers):
+        config, fields, settled = read_config(folder, trust_remote_code, accepted, checkpoint.names, layers)
+        if takes_general_path(fields, layers):
             # it imports the modeling code of transformers
             from harness.models.general.load import GeneralFolder, load_general
 
@@ -380,7 +383,7 @@ def load_target(
         checkpoint.check_used(settled.left_alone)
     causal_lm.model.rotary_emb = types.rotary(config).to(device)
     target = TargetModel(causal_lm.eval().requires_grad_(False), tokenizer, name=name, path=folder)
-    target.assumptions = settled.assumptions
+    target.assumptions, target.rounded_weights = settled.assumptions, rounded_weights(fields)
     return target
 
 

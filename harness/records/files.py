@@ -111,6 +111,7 @@ _OPTIONAL_REQUEST_FIELDS = (
 """Fields of a request that are written only where they are known."""
 _OPTIONAL_CELL_FIELDS = (
     "assumptions",
+    "rounded_weights",
     "aux_layers",
     "drafter_positions",
     "shared_mass",

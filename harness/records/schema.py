@@ -132,6 +132,9 @@ class CellRecord:
     """Everything that changed speed or results without being asked for."""
     assumptions: tuple[str, ...] = ()
     """What the files of its models do not say and was taken, or what the user vouched for (accept_unknown)."""
+    rounded_weights: str = ""
+    """How the target's checkpoint was rounded to fewer bits, as a label such as `gptq weights, 4 bits`; empty where it
+    was not, or its files do not say."""
     aux_layers: tuple[int, ...] = ()
     """Layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and in
     records that did not name them yet."""

@@ -53,6 +53,7 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         # a run made again brings those of its records
         fallbacks=tuple(dict.fromkeys((*warnings, *(text for each in found for text in each.fallbacks)))),
         assumptions=tuple(dict.fromkeys(text for each in found for text in each.assumptions)),
+        rounded_weights=facts.rounded_weights,
         aux_layers=facts.aux_layers,
         drafter_positions=facts.drafter_positions,
         shared_mass=facts.shared_mass,

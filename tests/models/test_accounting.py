@@ -180,7 +180,6 @@ CHANGES = {
         {"partial_rotary_factor": 0.5},
         "partial_rotary_factor = 0.5 in .*, which would change how",
     ),
-    "quantized": ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config = .*; dequantize the checkpo"),
 }
 """Fields with an effect that is not computed, whatever the model."""
 
@@ -201,6 +200,20 @@ def test_fields_with_an_effect_that_is_not_computed_are_refused(models, role, ch
         return
     with pytest.raises(CheckpointError, match=message):
         account(role, changed)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_rounded_weights_are_refused_in_heads_and_told_of_models(models, role):
+    """Would catch weights of a head that are read as numbers without their scales."""
+    rounded = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    data = json.loads((models / folder_of(role) / "config.json").read_text())
+    if role in ("target", "draft model"):
+        assert "gptq weights, 4 bits, run as transformers loads them on the device" in account(
+            role, data | rounded
+        ).assumptions
+        return
+    with pytest.raises(CheckpointError, match="quantization_config = .*; dequantize the checkpo"):
+        account(role, data | rounded)
 
 
 def test_a_window_that_reaches_no_layer_is_no_window():

@@ -312,7 +312,8 @@ def test_a_quantized_checkpoint_runs_as_transformers_loads_it(tmp_path):
     causal_lm.load_state_dict(wide)
     ids = torch.arange(3, 15)[None]
     torch.testing.assert_close(target.network.plain_logits(ids), causal_lm(ids).logits, **TOLERANCE)
-    assert "weights are quantized (fp8), and run as transformers loads them on the device" in target.assumptions
+    assert "fp8 weights, run as transformers loads them on the device" in target.assumptions
+    assert target.rounded_weights == "fp8 weights"
     path.write_text(json.dumps(fields | {"quantization_config": {"quant_method": "compressed-tensors"}}))
     with pytest.raises(CheckpointError, match="install compressed-tensors"):
         load_target(tmp_path, tokenizer=NO_TOKENIZER, device="meta")

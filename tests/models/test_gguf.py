@@ -3,17 +3,23 @@
 import re
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from experiments.run import main
 from harness.backends.server.process import Servers
 from harness.backends.server.prompts import ServedPrompts
 from harness.backends.server.server import ServerBackend
 from harness.config.cli.ending import WRONG_SETTINGS
+from harness.config.models import Layers
 from harness.models.checkpoint import CheckpointError
 from harness.models.gguf import gguf_in, gguf_tokenizer, read_header
+from harness.models.rounded_weights import rounded_weights_here
+from harness.models.target import load_target
 from harness.runner.plan.compose import compose_plan
 from harness.workload.chat import decode_answer, encode_chat
-from tests.support.gguf_files import SPECIAL, TOKENS, header, write_gguf
+from tests.support.gguf_files import SPECIAL, TOKENS, header, write_gguf, write_gguf_model
+from tests.support.tiny_models import random_causal_lm
 
 SERVED = ("backend=server", "server=llama_cpp", "verification=greedy", "decoding.temperature=0", "target=local")
 
@@ -108,8 +114,8 @@ def broken(folder):
         (lambda folder: folder / "none.gguf", (), "target.path: .* found no GGUF file"),
         (
             lambda folder: write_gguf(folder / "a.gguf"),
-            ("backend=local", "server=null"),
-            "target.path: expected a folder of safetensors with backend=local, found the GGUF file .*llama_cpp serves",
+            ("server=vllm",),
+            "target.path: expected a folder of safetensors with backend=server, found .*backend=local reads those of",
         ),
         (
             lambda folder: write_gguf(folder / "a.gguf"),
@@ -117,12 +123,19 @@ def broken(folder):
             "drafter.path: expected a GGUF file, or a folder with one",
         ),
     ],
-    ids=["several", "broken", "no file", "no tokenizer", "not there", "on this engine", "a drafter without one"],
+    ids=[
+        "several",
+        "broken",
+        "no file",
+        "no tokenizer",
+        "not there",
+        "a server that reads none",
+        "a drafter without one",
+    ],
 )
 def test_what_is_no_such_file_is_one_line_before_anything_runs(tmp_path, capsys, make, given, message):
     """Would catch a worker, or the server's log, that finds it minutes later."""
-    given = [item for item in given if item != "server=null"]
-    left_out = ["server"] if "backend=local" in given else []
+    left_out = ["server=llama_cpp"] if "server=vllm" in given else []
     # a method is of drafts
     left_out += [] if any(item.startswith("drafter=") for item in given) else ["verification"]
     arguments = [item for item in SERVED if not any(name in item for name in left_out)]
@@ -135,3 +148,31 @@ def test_a_folder_means_its_only_file(tmp_path):
     assert gguf_in(str(tmp_path)) is None and gguf_in("owner/model") is None
     path = write_gguf(tmp_path / "a.gguf")
     assert gguf_in(str(tmp_path)) == gguf_in(str(path)) == path
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A Llama in a GGUF file, the path of that file, and the model with the weights that are stored in it."""
+    pytest.importorskip("gguf")
+    monkeypatch.setenv("REJECTION_LAB_CACHE", str(tmp_path / "cache"))
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64}
+    causal_lm = random_causal_lm("llama", vocab_size=len(TOKENS), head_dim=8, num_hidden_layers=2, **sizes)
+    path = tmp_path / "tiny.gguf"
+    causal_lm.load_state_dict(write_gguf_model(path, causal_lm))
+    return path, causal_lm
+
+
+def test_this_engine_runs_a_file_with_the_weights_that_it_stores(model, capsys):
+    """Would catch heads whose rows stay in llama.cpp's order, weights rounded again, and a file that is converted anew
+    for every cell."""
+    path, causal_lm = model
+    plan = compose_plan(["target=local", f"target.path={path}", "drafter=ngram", "workload.num_prompts=1"])
+    target = load_target(plan.cells[0].target.path, layers=Layers.own)
+    ids = torch.arange(2, 20)[None]
+    written = AutoModelForCausalLM.from_pretrained(plan.cells[0].target.path)
+    assert torch.equal(written(ids).logits, causal_lm(ids).logits)
+    assert target.rounded_weights == rounded_weights_here(plan.cells[0].target) == "GGUF Q8_0 weights"
+    assert target.assumptions == ("weights are those of tiny.gguf (Q8_0), written out in float32",)
+    assert target.tokenizer.encode("hi") == gguf_tokenizer(path).encode("hi") and target.eos_token_ids == {0}
+    told = capsys.readouterr().err
+    assert told.count("tiny.gguf is written as a checkpoint in float32, once, to") == 1

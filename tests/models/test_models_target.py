@@ -221,7 +221,7 @@ def test_a_folder_without_config_is_refused(folder):
             {"model_type": "t5"},
             "a model_type that the installed transformers has a causal language model of, found 't5'",
         ),
-        ({"quantization_config": {"quant_method": "fp8"}}, "weights of fewer bits, .*; dequantize the checkpoint"),
+        ({"quantization_config": {"quant_method": "modelopt"}}, "found 'modelopt'; dequantize the checkpoint"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type 'dynamic'"),
     ],
     ids=["no causal language model", "quantized", "dynamic RoPE"],

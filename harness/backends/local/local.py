@@ -208,6 +208,7 @@ class LocalBackend:
             drafter_positions=0 if self.loaded_head is None else self.loaded_head.num_positions,
             shared_mass=engine.shared_mass,
             assumptions=by_role(target.assumptions, of_head),
+            rounded_weights=target.rounded_weights,
             sampling_core=engine.sampling_core,
             draft_core=engine.draft_core,
         )

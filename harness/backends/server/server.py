@@ -33,6 +33,7 @@ from harness.backends.server.random_models import served_drafter
 from harness.backends.server.rounds import places_are_told
 from harness.backends.server.weights import models_of
 from harness.config.cell import CellConfig
+from harness.models.rounded_weights import rounded_weights_here
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.provenance import NO_VERSION
 from harness.records.request import RequestRecord
@@ -136,6 +137,7 @@ class ServerBackend:
             backend=self.cell.backend,
             models=self.weights(),
             fallbacks=tuple(found),
+            rounded_weights=rounded_weights_here(self.cell.target),
             knowledge=self._knowledge,
             sampling_core=engine,
             draft_core=engine if self.cell.drafter.has_model else None,

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.models.checkpoint import configured_by
-from harness.models.known_fields import LAYER, OF_ANY_FILE, OF_EXPERTS, Layout, ignored, only, used
-from harness.models.model_types import MODEL_TYPES
+from harness.models.checkpoint import CheckpointError, configured_by
+from harness.models.known_fields import LAYER, NOT_QUANTIZED, OF_ANY_FILE, OF_EXPERTS, Layout, ignored, only, used
+from harness.models.model_types import MODEL_TYPES, QUANTIZATION
+from harness.records.strict_json import shown
 
 _READ_BESIDE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq")
 """Fields that configuration classes read into attributes of other names."""
@@ -73,7 +74,7 @@ def general_layout(fields: Mapping[str, Any]) -> Layout:
         **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
         **used(*names),
         **OF_ANY_FILE,
-        **used("quantization_config", "compression_config"),
+        **used(QUANTIZATION),
         **used("model_type", "eos_token_id", "tie_word_embeddings"),
         **ignored("the code of transformers is run, not that of the checkpoint", "auto_map"),
         **ignored("tensors tell whether they are a language model's", "architectures"),
@@ -104,10 +105,17 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def quantization_of(fields: Mapping[str, Any]) -> str | None:
-    """How the weights of a config.json are quantized, in its words; None where they are not."""
-    stated = fields.get("quantization_config") or fields.get("compression_config")
-    return None if not stated else str(stated.get("quant_method", "in a way that is not named"))
+def check_quantization(fields: Mapping[str, Any], folder: Path) -> None:
+    """Raise CheckpointError where transformers does not know how weights were rounded: it would take them as stored."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    method = fields[QUANTIZATION].get("quant_method") if isinstance(fields[QUANTIZATION], Mapping) else None
+    known = ["bitsandbytes", *AUTO_QUANTIZATION_CONFIG_MAPPING]
+    if method not in known:
+        raise CheckpointError(
+            f"{folder}: expected a quantization_config.quant_method that the installed transformers loads "
+            f"({', '.join(sorted(known))}), found {shown(method)}; {NOT_QUANTIZED}"
+        )
 
 
 def what_it_means(architecture: str, model_type: object) -> str:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from harness.models.accounting import Accepted, Settled, means
-from harness.models.checkpoint import CheckpointError, configured_by, first_names
+from harness.models.accounting import CONFIG, Accepted, Settled, means
+from harness.models.checkpoint import CheckpointError, configured_by, first_names, read_fields
 from harness.models.general.known_types import quietly
 from harness.models.general.network import OWN_IMPLEMENTATION
 from harness.models.general.probe import check_over_slots, failing_code_told
 from harness.models.general.target import GeneralTarget
+from harness.models.rounded_weights import rounded_weights
 
 
 class GeneralFolder(NamedTuple):
@@ -48,6 +49,7 @@ def load_general(
     with failing_code_told(type(causal_lm).__name__, given.folder):
         target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
     target.assumptions = (*given.settled.assumptions, *assumed, *target.assumptions)
+    target.rounded_weights = rounded_weights(read_fields(given.folder / CONFIG))
     if given.most_ids is not None:
         target.vocab_size = min(target.vocab_size, given.most_ids)
     if target.device.type != "meta":

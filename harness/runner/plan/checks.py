@@ -105,7 +105,7 @@ def _check_served_files(cells: Sequence[CellConfig]) -> None:
             if is_gguf(path) and not reads_gguf:
                 raise SettingsError(
                     f"{key}: expected a folder of safetensors with backend={cell.backend.kind}, found the GGUF file "
-                    f"{path}, which server=llama_cpp serves"
+                    f"{path}; server=llama_cpp serves it, and backend=local reads those of targets and draft models"
                 )
     started = [cell for cell in cells if cell.is_served and cell.server.traits.reads_gguf and cell.server.url is None]
     named = [("target.path", cell.target.path) for cell in started if "{target}" in (cell.server.command or "")]

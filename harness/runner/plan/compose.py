@@ -34,6 +34,7 @@ from harness.config.run import RUN_UNIONS, InvalidCells, invalid_text
 from harness.config.schema import CONF, SettingsError, group_options
 from harness.records.runs import RUNS
 from harness.runner.plan.checks import check_cells, check_effect, check_target
+from harness.runner.plan.gguf_models import drafter_of_gguf, target_of_gguf
 from harness.runner.plan.overrides import (
     Given,
     check_given,
@@ -332,6 +333,8 @@ def _cell(
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
     is_loaded = parts["backend"].kind != "server"
+    if is_loaded:
+        models = models._replace(target=target_of_gguf(models.target), drafter=drafter_of_gguf(models.drafter))
     if f"{is_loaded} {models.target}" not in checked:
         check_target(models.target, is_loaded=is_loaded)
         checked.add(f"{is_loaded} {models.target}")

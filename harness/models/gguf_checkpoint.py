@@ -1,0 +1,120 @@
+"""A GGUF file as a checkpoint folder, which everything else reads: weights in float32, config.json, tokenizer.
+
+transformers turns the file's numbers back into float32, exactly; the folder is written once and kept in the user's
+cache. Needs the package gguf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from harness.models.checkpoint import CheckpointError, configured_by, read_json
+from harness.models.described import CONFIG
+from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokenizer, read_header
+from harness.models.model_types import CONVERTED, QUANTIZATION
+from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
+
+_KEPT = ("chat_template.jinja", "special_tokens_map.json", "generation_config.json")
+"""Beside the files of a tokenizer, copied from the folder of the GGUF file where they are."""
+
+
+def cache_folder() -> Path:
+    """Where converted files are kept: REJECTION_LAB_CACHE, else the user's cache."""
+    given = os.environ.get("REJECTION_LAB_CACHE")
+    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(given or f"{user}/rejection_lab").expanduser() / "gguf"
+
+
+def converted(path: str, tell: Callable[[str], None]) -> Path:
+    """The checkpoint folder of a GGUF file, or of a folder with one; written where it is not there yet.
+
+    Args:
+        path: with such a file.
+        tell: called with a line before work that takes a while.
+
+    Raises:
+        CheckpointError: a package is missing, transformers does not read such a file, or its tokenizer cannot be built.
+    """
+    file = gguf_in(path)
+    assert file is not None, "asked before"
+    file, state = file.resolve(), file.stat()
+    key = hashlib.sha256(f"{file} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:12]
+    folder = cache_folder() / f"{file.stem}-{key}"
+    if not folder.is_dir():
+        _check(file)
+        tell(f"{file.name} is written as a checkpoint in float32, once, to {folder}")
+        _write(file, folder)
+    return folder
+
+
+def _check(file: Path) -> None:
+    """Raise CheckpointError for what can be known before weights are read."""
+    if find_spec("gguf") is None:
+        raise CheckpointError(f"{file}: expected the package gguf, which reads such files; pip install gguf")
+    header = read_header(file)
+    if not has_tokenizer(file.parent):
+        check_tokenizer(file, header)
+
+
+def _write(file: Path, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write_model(file, unfinished)
+        if has_tokenizer(file.parent):
+            for name in (*TOKENIZER_FILES, "tokenizer_config.json", *_KEPT):
+                if (file.parent / name).is_file():
+                    shutil.copyfile(file.parent / name, unfinished / name)
+        else:
+            gguf_tokenizer(file).save_pretrained(unfinished)
+        if not folder.is_dir():
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write_model(file: Path, folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from harness.models.general.known_types import quietly
+
+    with configured_by(file), quietly():
+        read: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+        )
+        config = read.config
+        # what it read, transformers does not save: it counts as quantized
+        del config.quantization_config
+        with torch.device("meta"):
+            plain = type(read)(config)
+        plain.load_state_dict(read.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.save_pretrained(folder)
+    _state(file, folder)
+
+
+def _state(file: Path, folder: Path) -> None:
+    """Say in config.json where the weights come from, and in generation_config.json which tokens end an answer."""
+    header = read_header(file)
+    fields = read_json(folder / CONFIG)
+    fields.pop(QUANTIZATION, None)
+    fields[CONVERTED] = {"file": file.name, "type": file_type(file)}
+    (folder / CONFIG).write_text(json.dumps(fields, indent=1))
+    ends = _ends(header)
+    if ends:
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+
+
+def _ends(header: Mapping[str, Any]) -> list[int]:
+    """Ids of the tokens that end a sequence, or a turn."""
+    found = [header.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    return list(dict.fromkeys(token for token in found if type(token) is int))
