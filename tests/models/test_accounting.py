@@ -208,11 +208,10 @@ def test_rounded_weights_are_refused_in_heads_and_told_of_models(models, role):
     rounded = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     data = json.loads((models / folder_of(role) / "config.json").read_text())
     if role in ("target", "draft model"):
-        assert "gptq weights, 4 bits, run as transformers loads them on the device" in account(
-            role, data | rounded
-        ).assumptions
+        told = account(role, data | rounded).assumptions
+        assert "gptq weights, 4 bits, run as transformers loads them on the device" in told
         return
-    with pytest.raises(CheckpointError, match="quantization_config = .*; dequantize the checkpo"):
+    with pytest.raises(CheckpointError, match=r"quantization_config = .*; dequantize the checkpo"):
         account(role, data | rounded)
 
 
