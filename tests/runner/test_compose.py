@@ -5,12 +5,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness.config.cell import UNIONS, CellConfig
 from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
 from harness.config.run import RUN_UNIONS
-from harness.config.schema import SettingsError, all_settings, group_options
+from harness.config.schema import CONF, SettingsError, all_settings, group_options
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.overrides import read_overrides
 from kernels.methods import NAMED_METHODS, TreeMethod
@@ -83,7 +84,14 @@ def test_the_files_say_the_same_as_the_schema():
 
 def test_every_method_and_drafter_has_an_option():
     assert set(group_options()["verification"]) == set(NAMED_METHODS)
-    assert set(group_options()["drafter"]) == {kind.value for kind in DrafterKind}
+    kinds = {kind.value for kind in DrafterKind}
+    options = set(group_options()["drafter"])
+    assert kinds <= options
+    for name in options - kinds:
+        # a public head is of one of the kinds, and its own file says which
+        fields = yaml.safe_load((CONF / "drafter" / f"{name}.yaml").read_text())
+        assert fields["kind"] in kinds and name.endswith((fields["kind"], f"{fields['kind']}_angelslim"))
+        assert fields["path"].count("/") == 1
 
 
 def test_every_setting_is_documented():
