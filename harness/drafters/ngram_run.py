@@ -84,6 +84,11 @@ def merged(
         ([B, N] int64 token ids, NO_TOKEN beyond those there are; [B, N] int64 their parents as `Draft.parents`; [B]
         int64 number of nodes).
     """
+    return merged_with_nodes(continuations, counts, num_nodes)[:3]
+
+
+def merged_with_nodes(continuations: Tensor, counts: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same, with [B, W, D] int64: the node of each token of each continuation, where the tree has room for it."""
     num_rows, num_matches, depth = continuations.shape
     exists = torch.arange(depth, device=counts.device) < counts[:, :, None]
     equal = (continuations[:, :, None] == continuations[:, None]) & exists[:, :, None] & exists[:, None]
@@ -103,7 +108,8 @@ def merged(
     num_found = is_kept.sum(dim=1)
     is_node = torch.arange(num_nodes, device=counts.device) < num_found[:, None]
     token_ids, parents = torch.where(is_node, found[:, :, :-1], NO_TOKEN)
-    return token_ids, parents, num_found
+    nodes = number.gather(1, (owner * depth + torch.arange(depth, device=counts.device)).flatten(1)).view(owner.shape)
+    return token_ids, parents, num_found, nodes
 
 
 class NgramDrafter(StatelessDrafter):

@@ -40,6 +40,21 @@ class DraftsTrees(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsNodes(Protocol):
+    """What a drafter of trees may have beside it that learns from nodes whether or not they are accepted."""
+
+    def read_nodes(self, logits: Tensor, num_accepted: Tensor, counts: Tensor) -> None:
+        """Read what the target found at every node; called between verification and `keep_path`.
+
+        Args:
+            logits: [B, N + 1, V] the target's rows: 0 after the context's last token, i + 1 after node i.
+            num_accepted: [B] int64.
+            counts: [B] bool, rows in which a round was decided; the others have no meaning.
+        """
+        ...
+
+
 class TreeHeadDrafter(ChainDrafter):
     """Drafts a tree with a head. `extend` feeds it the accepted path, which overwrites the nodes in its cache."""
 

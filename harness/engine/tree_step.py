@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from harness.drafters.protocol import Batch, DraftMasks
-from harness.drafters.tree import DraftsTrees
+from harness.drafters.tree import DraftsTrees, ReadsNodes
 from harness.drafters.tree_growth import TreeShape
 from harness.engine.decided_row import RowLayout
-from harness.engine.slots import ENDS_PROMPT, StepInputs
+from harness.engine.slots import DECODES, ENDS_PROMPT, StepInputs
 from harness.engine.step import Drafted, Part, Scored, Step, StepOutput, Verified
 from harness.models.target import TargetOutput
 from harness.models.tree_places import TreePlaces
@@ -96,6 +96,10 @@ class TreeStep(Step):
         assert isinstance(self.drafter, DraftsTrees)
         verdict, depth, num_rows = verified.verdict, self.tree.depth, inputs.decides.numel()
         assert verdict.path is not None
+        if isinstance(self.drafter, ReadsNodes):
+            rows = scored.logits.view(num_rows, -1, scored.logits.shape[1])
+            counts = (inputs.decides == DECODES) & ~verified.is_undecided
+            self.drafter.read_nodes(rows, verdict.num_accepted, counts)
         parts, outputs = _apart(scored.parts, scored.outputs, num_rows)
         part, path, width = parts[0], verdict.path[:, :depth], depth + 1
         starts = part.positions[:, 0]

@@ -79,6 +79,12 @@ def test_a_draft_model_of_another_tokenizer_changes_no_token(graphs, tmp_path, s
     assert found == on_cpu and backend.facts().shared_mass == pytest.approx(1.0, abs=1e-3)
 
 
+@WAYS
+def test_window_and_pool_of_lookahead_give_the_tokens_of_the_cpu(graphs, stores, on_cpu):
+    config = cell(DrafterKind.lookahead, TreeMethod.recursive, tree="dynamic:20-6-10", num_prompts=8)
+    assert texts(on_gpu(config, graphs, False), stores.setdefault(False, ModelStore())) == on_cpu
+
+
 def test_prompts_in_portions_give_the_tokens_of_the_cpu(stores, on_cpu):
     config = on_gpu(cell(DrafterKind.eagle, num_prompts=8), True, True)
     config = replace(config, backend=replace(config.backend, prompt_tokens_beside_rounds=5))
@@ -125,7 +131,11 @@ def test_memory_does_not_grow_in_10_000_rounds():
 @FUSED
 @pytest.mark.parametrize("tree", ["2-2", "dynamic:6-3-3"])
 @pytest.mark.parametrize("method", [TreeMethod.recursive, TreeMethod.traversal], ids=lambda item: item.value)
-@pytest.mark.parametrize("drafter", [DrafterKind.eagle3, DrafterKind.draft_model], ids=str)
+@pytest.mark.parametrize(
+    "drafter",
+    [DrafterKind.eagle3, DrafterKind.draft_model, DrafterKind.medusa, DrafterKind.self_speculation],
+    ids=lambda item: item.value,
+)
 def test_greedy_tokens_of_trees_equal_the_cpus(drafter, method, tree, fused, graphs, stores, on_cpu):
     config = on_gpu(cell(drafter, method, num_prompts=8, tree=tree), graphs, fused)
     assert texts(config, stores.setdefault(fused, ModelStore())) == on_cpu

@@ -132,6 +132,7 @@ def test_trees_emit_the_baselines_tokens_in_no_more_rounds_than_chains_of_their_
         (DrafterKind.mtp, "3-2"),
         (DrafterKind.draft_model, "2-1-1"),
         (DrafterKind.medusa, "3-2"),
+        (DrafterKind.lookahead, "dynamic:20-6-10"),
     ],
     ids=lambda item: getattr(item, "value", item),
 )

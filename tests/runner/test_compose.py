@@ -27,6 +27,7 @@ NEEDED = {
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("drafter", "dflash"): ["drafter.weights=random"],
     ("drafter", "medusa"): ["drafter.weights=random"],
+    ("drafter", "lookahead"): ["drafting.tree=dynamic:20-6-10", "verification=recursive"],
     ("drafter", "self_speculation"): ["drafter.skip_layers=[2]"],
     ("verification", "greedy"): ["decoding.temperature=0", "drafter=eagle3"],
     ("backend", "server"): ["server.url=http://host:1", "drafter=none"],

@@ -126,7 +126,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("target=llama3_8b drafter=eagle", "needs drafter.path, or drafter.weights=random"),
         (
             "drafter=ngram drafter.weights=random",
-            "used only with drafter=eagle, eagle3, mtp, peagle, dflash or draft_model",
+            "used only with drafter=eagle, eagle3, mtp, peagle, dflash, medusa or draft_model",
         ),
         ("drafter=eagle drafter.weights=random drafter.shape=qwen3_06b", "used only with drafter=draft_model"),
         ("drafter=mtp drafter.weights=random drafter.path=a/b", "other than an MTP layer of random weights"),
