@@ -19,6 +19,7 @@ COMMANDS = {
     "prompt": "prompt",
     "replay": "replay",
     "reproduce": "reproduce",
+    "partings": "partings",
     "certify": "certify",
     "certify-server": "certify_server",
     "agreement": "agreement",

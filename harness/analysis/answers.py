@@ -51,26 +51,55 @@ class OtherAnswers(NamedTuple):
         return dict(zip(ANSWERS, self, strict=False)) if self.num_compared else dict.fromkeys(ANSWERS)
 
 
+class Parting(NamedTuple):
+    """Where two answers to one and the same prompt part."""
+
+    key: tuple[str, int, int]
+    """Of the request: prompt, turn, copy."""
+    place: int
+    """Of the first token in which they differ, from 1."""
+    tokens: tuple[int | None, int | None]
+    """What the first and the second answer have there; None where an answer has ended."""
+
+
+def partings(first: CellRecord, second: CellRecord) -> list[Parting]:
+    """Where the answers of two cells part, in the order of the second's requests; not behind an earlier parting of the
+    same conversation."""
+    return [item for item in _compared(first, second) if isinstance(item, Parting)]
+
+
 def other_answers(first: CellRecord, second: CellRecord) -> OtherAnswers:
     """Compare the output tokens of two cells, request by request."""
+    pairs = _pairs(first, second)
+    num_other = sum(mine.output_token_ids != own.output_token_ids for mine, own in pairs)
+    found = _compared(first, second)
+    places = [item.place for item in found if isinstance(item, Parting)]
+    num_alike = sum(item for item in found if isinstance(item, int))
+    return OtherAnswers(len(pairs), num_other, min(places, default=None), len(places), num_alike + sum(places))
+
+
+def _pairs(first: CellRecord, second: CellRecord) -> list[tuple[RequestRecord, RequestRecord]]:
+    """The requests whose output tokens both cells have."""
     known = {item.key: item for item in first.requests if item.output_token_ids}
-    pairs = [(known[item.key], item) for item in second.requests if item.output_token_ids and item.key in known]
-    other = [pair for pair in pairs if pair[0].output_token_ids != pair[1].output_token_ids]
+    return [(known[item.key], item) for item in second.requests if item.output_token_ids and item.key in known]
+
+
+def _compared(first: CellRecord, second: CellRecord) -> list[Parting | int]:
+    """Of each answer to one and the same prompt where it parts, or its tokens where it does not."""
+    pairs = _pairs(first, second)
     first_turns: dict[tuple[str, int], int] = {}
-    for mine, _ in other:
-        conversation = mine.prompt_id, mine.sample
-        first_turns[conversation] = min(mine.turn, first_turns.get(conversation, mine.turn))
-    places, num_tokens = [], 0
     for mine, own in pairs:
-        first_turn = first_turns.get((mine.prompt_id, mine.sample), mine.turn)
-        if mine.turn > first_turn:
+        if mine.output_token_ids != own.output_token_ids:
+            conversation = mine.prompt_id, mine.sample
+            first_turns[conversation] = min(mine.turn, first_turns.get(conversation, mine.turn))
+    found: list[Parting | int] = []
+    for mine, own in pairs:
+        if mine.turn > first_turns.get((mine.prompt_id, mine.sample), mine.turn):
             # another prompt
             continue
-        if mine.output_token_ids == own.output_token_ids:
-            num_tokens += len(mine.output_token_ids)
-        else:
-            places.append(_parting(mine, own))
-    return OtherAnswers(len(pairs), len(other), min(places, default=None), len(places), num_tokens + sum(places))
+        same = mine.output_token_ids == own.output_token_ids
+        found.append(len(mine.output_token_ids) if same else _parting(mine, own))
+    return found
 
 
 def exceeds_rounding(cell: CellRecord, found: OtherAnswers) -> bool | None:
@@ -89,7 +118,11 @@ def exceeds_rounding(cell: CellRecord, found: OtherAnswers) -> bool | None:
     return found.num_parted > 0 and bool(pdtrc(found.num_parted - 1, share * found.num_tokens) < IMPROBABLE)
 
 
-def _parting(first: RequestRecord, second: RequestRecord) -> int:
-    """The place, from 1, of the first token in which two answers differ; behind the shorter where it begins both."""
+def _parting(first: RequestRecord, second: RequestRecord) -> Parting:
+    """Of two answers that differ; behind the shorter where it begins both."""
     pairs = zip(first.output_token_ids, second.output_token_ids, strict=False)
-    return 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    mine, own = (
+        item.output_token_ids[place] if place < len(item.output_token_ids) else None for item in (first, second)
+    )
+    return Parting(first.key, place + 1, (mine, own))

@@ -5,13 +5,14 @@ What cannot be read costs the rest nothing, and is named. This module does not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from harness.analysis.cell import CellResult, analysed
 from harness.analysis.recorded_terms import Recording, recording_of
+from harness.records.partings import AttributedParting, read_partings
 from harness.records.runs import Run, read_runs, refuse_unreadable
 
 
@@ -34,6 +35,22 @@ class Results:
         """The cells that have terms of their drafts; read when it is asked for."""
         return recording_of(self.runs, self.cells)
 
+    @cached_property
+    def _partings(self) -> tuple[dict[str, tuple[AttributedParting, ...]], tuple[str, ...]]:
+        """Those of each run, and what is wrong with files of them."""
+        found, wrong = {}, []
+        for run in self.runs:
+            try:
+                found[run.name] = read_partings(run.folder)
+            except ValueError as error:
+                wrong.append(str(error))
+        return found, tuple(wrong)
+
+    @property
+    def partings(self) -> Mapping[str, Sequence[AttributedParting]]:
+        """What was found where greedy answers part (`rejection-lab partings`), by run; read when it is asked for."""
+        return self._partings[0]
+
     @property
     def unreadable_records(self) -> tuple[str, ...]:
         """What is wrong with each record and manifest that cannot be used; begins with its path."""
@@ -41,8 +58,8 @@ class Results:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """The same, and what is wrong with each file of terms."""
-        return (*self.unreadable_records, *(text for _, text in self.recording.unreadable))
+        """The same, and what is wrong with each file of terms or partings."""
+        return (*self.unreadable_records, *(text for _, text in self.recording.unreadable), *self._partings[1])
 
 
 def read_results(path: Path) -> Results:

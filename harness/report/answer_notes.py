@@ -21,7 +21,7 @@ BASELINES = "the baseline's"
 OTHER_ANSWERS = (
     "other answers: requests whose output tokens differ, of those whose tokens both cells have, where both methods "
     "take the target's argmax at temperature 0; then the smallest place, from 1, at which two answers to the same "
-    "prompt part."
+    "prompt part. `rejection-lab partings` tells near ties from faults."
 )
 
 _Compared = tuple[CellResult, OtherAnswers]

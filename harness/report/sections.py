@@ -25,6 +25,7 @@ from harness.report.tables.engines import engine_tables
 from harness.report.tables.fastest import fastest_tables
 from harness.report.tables.lossy import lossy_tables
 from harness.report.tables.methods import method_tables, paired_table
+from harness.report.tables.partings import partings_tables
 from harness.report.tables.prompt_axes import CATEGORY, CONTEXT_LENGTH, category_tables, context_length_tables
 from harness.report.tables.reasoning import reasoning_table
 from harness.report.tables.repeats import repeats_tables
@@ -116,7 +117,7 @@ TABLES: tuple[TableKind, ...] = (
     TableKind(
         "paired",
         "Paired differences",
-        lambda results: [paired_table(results.cells)],
+        lambda results: [paired_table(results.cells), *partings_tables(results.cells, results.partings)],
         frame=lambda results: comparisons_frame(results.cells),
         without="No two cells of these results can be compared in pairs.",
     ),
