@@ -29,6 +29,12 @@ def text_lines(table: Table, width: int) -> list[str]:
         shown = [_tight(column) for column in columns] if is_tight else columns
         layouts.append((_in_parts(shown, gap, width), gap))
     parts, gap = min(layouts, key=lambda layout: len(layout[0]))
+    for narrower in range(width - 1, 0, -1):
+        # as many parts, of one width as nearly as columns allow
+        balanced = _in_parts([parts[0][0], *(column for part in parts for column in part[1:])], gap, narrower)
+        if len(balanced) > len(parts):
+            break
+        parts = balanced
     return above + [line for part in parts for line in _lines(part, gap)]
 
 

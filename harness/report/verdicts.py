@@ -11,7 +11,7 @@ from itertools import combinations
 from math import isnan, nan
 
 from harness.analysis.cell import CellResult
-from harness.analysis.comparison import Group, expected_difference, same_law
+from harness.analysis.comparison import Group, expected_difference, law, same_law
 from harness.analysis.definitions import metric
 from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.ranking import THROUGHPUT, Ranking, comparable
@@ -48,7 +48,7 @@ def sentences(block: Block) -> tuple[str, ...]:
 
 def _keeps(block: Block, group: Group) -> list[str]:
     """Which of the methods that leave the target's distribution alone accepts most, and what others do."""
-    at_depth = f"At {depth_text(group.first)} " if len(block.groups) > 1 else ""
+    at_depth = f"At {depth_text(group.first)}, " if len(block.groups) > 1 else ""
     cells = [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
     if not cells:
         is_set = all(cell["guarantee"] == SYNTHETIC for cell in group.cells)
@@ -156,10 +156,32 @@ def _of_every_depth(block: Block) -> str:
         (cell for cell in exact if _is_known(cell, name)), key=lambda cell: -cell.estimate(name).value
     )
     equal = [cell for cell in others if paired_difference(cell.estimates, best.estimates, name).low <= 0]
-    alike = f", {ALIKE} from {_few([block.label(cell) for cell in equal])}" if equal else ""
+    alike = _alike(_labels(block, best, equal))
     every = "K and shape" if any(cell["tree"] for cell in exact) else "K"
     what = "acceptance length" if name in LENGTHS else metric(name).label
-    return f"Of every {every}, {block.label(best)} keeps most: {what} {estimate_number(best, name)}{alike}"
+    has_equals = any(depth_text(cell) == depth_text(best) and same_law(cell, best) for cell in others)
+    own = depth_text(best) if has_equals else block.label(best)
+    return f"Of every {every}, {own} keeps most: {what} {estimate_number(best, name)}{alike}"
+
+
+def _labels(block: Block, best: CellResult, equal: Sequence[CellResult]) -> list[str]:
+    """Names of cells that are as good as the best, but for those that cannot differ from it.
+
+    Where there are several K, cells of one law are named by theirs.
+    """
+    found: dict[tuple[str, ...], list[CellResult]] = {}
+    for cell in equal:
+        found.setdefault((depth_text(cell), *law(cell)), []).append(cell)
+    found.pop((depth_text(best), *law(best)), None)
+    by_depth = len(block.groups) > 1
+    named = (
+        [depth_text(cells[0])] if by_depth and len(cells) > 1 else map(block.label, cells) for cells in found.values()
+    )
+    return [name for names in named for name in names]
+
+
+def _alike(names: Sequence[str]) -> str:
+    return f", {ALIKE} from {_few(names)}" if names else ""
 
 
 def _signed(difference: Estimate) -> str:
@@ -214,7 +236,7 @@ def _buys(block: Block) -> str:
     equal = [cell for cell in drafted if cell is not best and ranking.equals(cell)]
     equal = sorted(equal, key=lambda cell: -cell.estimate(THROUGHPUT).value)
     way = f"Fastest with drafts is {block.label(best)}: " if len(drafted) > 1 else "Speed: "
-    return f"{way}{_speed(best, [block.label(cell) for cell in equal])}{left_out}"
+    return f"{way}{_speed(best, _labels(block, best, equal))}{left_out}"
 
 
 def _is_one_law(block: Block, cells: Sequence[CellResult]) -> bool:
@@ -230,14 +252,12 @@ def _speed(cell: CellResult, equal: Sequence[str]) -> str:
     """
     if isnan(cell.speedup.value):
         why = NO_BASELINE if cell.baseline is None else OTHER_SESSIONS
-        alike = f", {ALIKE} from {_few(equal)}" if equal else ""
-        return f"{_throughput(cell)}{alike}; speedup {NOT_AVAILABLE}: {why}"
+        return f"{_throughput(cell)}{_alike(equal)}; speedup {NOT_AVAILABLE}: {why}"
     shown = estimate_number(cell, "speedup")
     low, high = (nan if end is None else end for end in (shown.low, shown.high))
     others = [*(["no drafts"] if low <= 1 <= high else []), *equal]
-    alike = f", {ALIKE} from {_few(others)}" if others else ""
     costs = ", so drafting costs more than it saves here" if high < 1 else ""
-    return f"{shown} {TIMES_AS_FAST}{alike}{_why(cell)}{costs}"
+    return f"{shown} {TIMES_AS_FAST}{_alike(others)}{_why(cell)}{costs}"
 
 
 def _why(cell: CellResult) -> str:

@@ -38,6 +38,8 @@ LOOPS_NAMED = 8
 IMPOSSIBLE = ": the machine was busier while the baseline ran; run again. They are named neither fastest nor best"
 NOISY = f" by {NOISE:.0%} at most, which is noise of the machine: they are ranked"
 """Ends of the warnings about speedups above their bound: far above it, and within NOISE of it."""
+CELLS_NAMED = 6
+"""Of those that one warning is about."""
 DRIFTS_NAMED = 5
 """As many disturbed cells have a line of their own."""
 
@@ -91,7 +93,9 @@ def warnings(results: Results) -> list[str]:
     assumed = [(text, cell) for cell in results.cells for text in cell.record.assumptions]
     found += _by_cells(ASSUMED, assumed, results.cells)
     found += _by_cells("GPU", [(text, cell) for cell in done for text in gpu_notes(cell)], results.cells)
-    labelled = [(text, cell) for cell in done for text in cell["labels"].split("; ") if text]
+    # what a method guarantees is a column of every table
+    labels = [(text, cell) for cell in done for text in cell["labels"].split("; ")]
+    labelled = [(text, cell) for text, cell in labels if text not in ("", cell["guarantee"])]
     return found + _by_cells("label", labelled, results.cells)
 
 
@@ -236,11 +240,16 @@ def _by_cells(what: str, items: Sequence[tuple[str, CellResult]], among: Sequenc
 
 
 def _names(cells: Sequence[CellResult], among: Sequence[CellResult]) -> str:
-    """The cells in words, with their engine where several ran."""
+    """The cells in words, with their engine where several ran; of many the first."""
+    drafted = [cell for cell in among if not cell.is_baseline]
     if 1 < len(cells) == len(among):
         return "all cells"
+    if 1 < len(cells) == len(drafted) and not any(cell.is_baseline for cell in cells):
+        return "all cells with drafts"
     has_several = bool(varying(among, ["engine"]))
-    return "; ".join(dict.fromkeys(_name(cell) + f" on {cell['engine']}" * has_several for cell in cells))
+    names = list(dict.fromkeys(_name(cell) + f" on {cell['engine']}" * has_several for cell in cells))
+    more = [f"{len(names) - CELLS_NAMED} more"] if len(names) > CELLS_NAMED else []
+    return "; ".join([*names[:CELLS_NAMED], *more])
 
 
 def _name(cell: CellResult) -> str:

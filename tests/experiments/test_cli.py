@@ -1,5 +1,6 @@
 """The command line: the program and its commands, flags made of a dataclass, their help and their mistakes."""
 
+import io
 import re
 import shlex
 import subprocess
@@ -19,7 +20,7 @@ from harness.checks.agreement.config import AgreementConfig
 from harness.checks.certification.config import CertifyConfig
 from harness.checks.kernel_bench.config import BenchConfig
 from harness.checks.profiling.reasoning_config import ReasoningCostConfig
-from harness.config.cli.command_line import CommandParser
+from harness.config.cli.command_line import CommandParser, say
 from harness.config.device import Device, resolve_device
 from harness.config.schema import SettingsError, check_seed, settings_of
 from tests.support.own_process import output_of
@@ -175,6 +176,20 @@ def test_a_gpu_that_is_not_there_is_refused():
         assert resolve_device(choice.value, "--device") == torch.device("cpu")
     with pytest.raises(SettingsError, match=r"^--device: expected a GPU"):
         resolve_device("cuda", "--device")
+
+
+def test_a_terminal_breaks_what_is_told_between_words_and_a_file_has_it_whole(monkeypatch):
+    """Would catch notes that a terminal breaks within words, and lines of a log that grep finds half of."""
+    told = f"note: {'some words ' * 20}{'path/' * 20}file"
+    monkeypatch.setenv("COLUMNS", "60")
+    for is_terminal in (True, False):
+        stream = io.StringIO()
+        stream.isatty = lambda is_terminal=is_terminal: is_terminal
+        monkeypatch.setattr("sys.stderr", stream)
+        say(told)
+        *lines, last = stream.getvalue().splitlines()
+        assert " ".join(line.strip() for line in [*lines, last]) == told
+        assert max(map(len, lines), default=0) <= 60 and bool(lines) is is_terminal
 
 
 def test_the_console_script_is_the_program():

@@ -2,9 +2,11 @@
 
 from itertools import islice, pairwise
 
+import pytest
+
 from harness.analysis.estimates import Estimate
 from harness.report.figures.axis import DEPTH, TEMPERATURE
-from harness.report.figures.by_position import draw_by_position
+from harness.report.figures.by_position import BAR_BELOW, draw_by_position
 from harness.report.figures.methods import draw_methods
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import LOOKS, RC, SPARE_LOOKS, spare_looks
@@ -159,26 +161,58 @@ def test_lossy_methods_are_drawn_against_their_distance():
         assert draw_tradeoff(sheet_of(cells, distances=fewer)) is None
 
 
-def test_error_bars_of_many_series_stand_apart():
-    """Would catch fifteen series drawn into the width of a few, where no interval can be told from the next."""
-    records = [
+def many_series(**changes):
+    return [
         simulated_cell(
-            config(verification__method="lenient", verification__leniency=0.05 * (index + 1), guarantee="lossy"),
+            config(
+                verification__method="lenient", verification__leniency=0.05 * (index + 1), guarantee="lossy", **changes
+            ),
             [0.6, 0.5, 0.4],
             num_prompts=3,
             seed=index,
         )
         for index in range(15)
     ]
-    sheet = sheet_of(analysed(*records))
+
+
+def caps_of(figure):
+    return 2 * RC["errorbar.capsize"] * figure.dpi / 72
+
+
+def test_many_series_have_rows_with_names_of_their_own():
+    """Would catch fifteen series in the width of a few, rates of another position, and a bound that a marker hides."""
+    sheet = sheet_of(analysed(*many_series()))
     figure = draw_by_position(sheet)
     figure.draw_without_rendering()
+    assert len(figure.axes) == 3, "a column a position"
+    for position, axes in enumerate(figure.axes, start=1):
+        rates = [(line.get_ydata()[0], line.get_xdata()[0]) for line, _, _ in axes.containers]
+        known = [cell.estimate(f"acceptance_rate_per_pos_{position}").value for cell in sheet.cells]
+        assert sorted(rates) == [(row, pytest.approx(100 * rate)) for row, rate in enumerate(known)]
+        # caps of error bars have the same marker
+        drawn = [line.get_xydata()[0] for line in axes.lines if line.get_marker() == BAR_BELOW.style["marker"]]
+        bars = sorted((float(place), float(value)) for value, place in drawn if place % 1)
+        bounds = [cell.estimate(f"acceptance_bound_per_pos_{position}").value for cell in sheet.cells]
+        assert [value for _, value in bars] == [pytest.approx(100 * bound) for bound in bounds]
+        places = [place for place, _ in bars]
+        points = [axes.transData.transform((0, place))[1] * 72 / figure.dpi for place in (0, places[0])]
+        assert points[0] - points[1] > RC["lines.markersize"] / 2 + BAR_BELOW.style["markersize"] / 2 - 1
+    rows = [figure.axes[0].transData.transform((0, row))[1] for row in range(15)]
+    assert min(before - after for before, after in pairwise(rows)) > caps_of(figure)
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert len(set(names)) == 15
+    assert names == [label.get_text() for label in draw_methods(sheet).axes[0].get_yticklabels()]
+    assert all(label.get_window_extent().x0 >= 0 for label in figure.axes[0].get_yticklabels())
+
+
+def test_error_bars_of_many_series_of_a_sweep_stand_apart():
+    sheet = sheet_of(analysed(*many_series(), *many_series(decoding__temperature=0.5)))
+    figure = draw_sweep(sheet, TEMPERATURE)
+    figure.draw_without_rendering()
     axes = figure.axes[0]
-    places = sorted(line.get_xdata()[0] for line, _, _ in axes.containers)
+    places = sorted(place for line, _, _ in axes.containers for place in line.get_xdata())
     pixels = [axes.transData.transform((place, 0))[0] for place in places]
-    gaps = [after - before for before, after in pairwise(pixels)]
-    caps = 2 * RC["errorbar.capsize"] * figure.dpi / 72
-    assert len(gaps) == 14 and min(gaps) > caps
+    assert len(pixels) == 30 and min(after - before for before, after in pairwise(pixels)) > caps_of(figure)
 
 
 def test_drafters_of_one_name_have_rows_and_panels_of_their_own():
@@ -187,4 +221,4 @@ def test_drafters_of_one_name_have_rows_and_panels_of_their_own():
     cells = analysed(*(drafted("block", drafter__path=path) for path in paths))
     assert sheet_of(cells).drafters == ["eagle3 (first/head)", "eagle3 (second/head)", "eagle3 (other)"]
     figure = draw_methods(sheet_of(cells))
-    assert len({label.get_text() for label in figure.axes[0].get_yticklabels()}) == 3
+    assert len({axes.get_title("left") for axes in figure.axes} - {""}) == 3

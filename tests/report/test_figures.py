@@ -113,8 +113,8 @@ def test_the_title_and_the_panels_say_whose_weights_are_random():
     sheet = sheet_of([cell])
     figure = draw_methods(sheet)
     assert figure.get_suptitle().replace("\n", " ") == "Verification methods (zoo (weights: random), K = 3, T = 1)"
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["eagle3\n(weights: random)"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["probabilistic [weights: random]"]
+    assert figure.axes[0].get_title("left") == "eagle3 (weights: random)"
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["probabilistic [weights: random]"]
 
 
 def test_nothing_is_drawn_without_drafts(tmp_path):

@@ -1,6 +1,7 @@
 """What is read first of a report: which method keeps most, at which position, how surely, and what it buys."""
 
 import io
+from itertools import pairwise
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness.report.first_screen import MAX_ANSWERS, MAX_ROWS, TITLE, FirstScree
 from harness.report.page import run_page
 from harness.report.sections import make_tables
 from harness.report.tables.by_position import differences_table, rows_table
+from harness.report.text_table import text_lines
 from harness.report.verdicts import sentences
 from tests.support.synthetic_cells import (
     analysed,
@@ -222,7 +224,9 @@ def test_methods_that_temperature_0_makes_equal_share_a_row():
     assert any("≡" in text for text in FirstScreen(block.cells, {}).below), "the mark is explained"
     (block,) = blocks(analysed(*records, cold("typical", 0.01, guarantee="lossy")))
     assert [row[0].removesuffix(" ≡") for row in rows_table(block, "").rows][1:] == [", ".join(times), "typical"]
-    (block,) = blocks(analysed(*records, cold("fly", 0.01, guarantee="lossy")))
+    fly = cold("fly", 0.01, guarantee="lossy", draft_sampling="coupled")
+    (block,) = blocks(analysed(*records, fly))
+    assert "drafts: " not in rows_table(block, "").above, "at temperature 0 all are drawn alike"
     assert [row[0] for row in differences_table(block, "").rows] == ["fly"], "equal methods gain nothing"
     warm = screen("temperatures").blocks[0]
     assert len(rows_table(warm, "").rows) == 1 + len(METHODS)
@@ -235,7 +239,8 @@ def test_equal_methods_do_not_hide_which_depth_is_fastest():
     fastest = max(block.cells, key=lambda cell: cell.speedup.value)
     assert f"K = {fastest['num_speculative_tokens']}" in sentences(block)[-1]
     longest = max(block.cells, key=lambda cell: cell.estimate("full_draft_length").value)
-    assert any(f"K = {longest['num_speculative_tokens']} keeps most" in text for text in sentences(block))
+    (every,) = (text for text in sentences(block) if f", K = {longest['num_speculative_tokens']} keeps most" in text)
+    assert "strict" not in every and "block" not in every, "neither can keep more than the other"
 
 
 def test_a_long_sweep_of_few_methods_shows_the_best_of_each_depth():
@@ -265,6 +270,18 @@ def test_an_interval_is_not_broken_at_the_end_of_a_line():
     stream = io.StringIO()
     print_summary(screen("lossy").cells, stream)
     assert all(line.count("[") == line.count("]") for line in stream.getvalue().splitlines())
+
+
+def test_a_table_that_is_too_wide_breaks_into_few_parts_of_one_width():
+    """Would catch a last column alone behind all rows again, and more parts than needed."""
+    table = screen("K").tables[0]
+    for width, most in ((100, 3), (160, 2), (300, 1)):
+        lines = text_lines(table, width)
+        parts = [index for index, line in enumerate(lines) if line.startswith("no drafts")]
+        assert len(parts) <= most and max(map(len, lines)) <= width
+        heights = {after - before for before, after in pairwise(parts)}
+        widths = [max(map(len, lines[start : start + len(table.rows)])) for start in parts]
+        assert len(heights) <= 2 and min(widths) > max(widths) / 2
 
 
 def test_differences_are_to_the_reference_of_the_run_at_every_position():

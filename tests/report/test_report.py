@@ -216,7 +216,7 @@ def test_summary_says_where_methods_coincide(run_folder):
 def test_notices_name_what_a_reader_must_know(tmp_path):
     """Would catch a fallback, a label, a missing cell or a missing baseline that the report does not mention."""
     requests = [request_record([round_record(0, 0, 0.1), round_record(3, 1, 0.2)])]
-    settings = config(verification__method="lenient", verification__leniency=0.5, guarantee="lossy")
+    settings = config(target__weights="random", verification__method="lenient", verification__leniency=0.5)
     cell = cell_record(requests, 1.0, settings, fallbacks=("no chat template",), num_skipped_turns=2)
     write_cell(cell, tmp_path / "cells")
     (tmp_path / "run.json").write_text(json.dumps({"cells": [cell.cell_id, "gone"], "num_cells": 3}))
@@ -224,8 +224,8 @@ def test_notices_name_what_a_reader_must_know(tmp_path):
     assert "is incomplete: 2 cells have no record" in found
     assert "1 cells have no baseline" in found and "fewer than 2 prompts" in found
     assert "2 turns were left out" in found
-    assert "fallback: no chat template (eagle3 lenient(leniency=0.5), sampled drafts [lossy])" in found
-    assert "label: lossy" in found
+    assert "fallback: no chat template (eagle3 lenient(leniency=0.5), sampled drafts [" in found
+    assert "label: target weights: random" in found
 
 
 @pytest.mark.parametrize("row_format", ["csv", "json", "md"])

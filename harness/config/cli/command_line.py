@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
 from typing import NoReturn
 
 from harness.config.cli.arguments import add_settings, flags_of, read_settings
@@ -26,9 +27,23 @@ MAX_WIDTH = 120
 
 
 def say(*texts: str) -> None:
-    """Tell the user something on standard error, beside the results; empty texts are left out."""
+    """Tell the user something on standard error, beside the results; empty texts are left out.
+
+    A terminal gets lines that end between words, a file the lines as they are.
+    """
     for text in filter(None, texts):
-        print(text, file=sys.stderr, flush=True)
+        print(_folded(text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+def _folded(text: str) -> str:
+    """The lines of a text, those broken that are wider than the terminal."""
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.splitlines()
+    )
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

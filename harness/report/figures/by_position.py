@@ -1,4 +1,8 @@
-"""The figure of acceptance by draft position, with bounds: a column per drafter, a row per temperature, at one K."""
+"""The figure of acceptance by draft position, with bounds, at one K.
+
+Few methods: lines over positions, a column per drafter and a row per temperature. Many: a row per method beside its
+name, a column per position, so that none hides another.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,21 @@ from typing import TYPE_CHECKING
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import ids_of_same_law
-from harness.report.figures.panels import LegendEntry, Point, draw_points, finish, grid, offset, panel_rows
+from harness.analysis.estimates import Estimate
+from harness.report.figures.panels import (
+    FEW_SERIES,
+    LegendEntry,
+    Point,
+    draw_points,
+    finish,
+    grid,
+    offset,
+    panel_rows,
+    rows_of,
+    widen_for_names,
+)
 from harness.report.figures.sheet import Sheet
-from harness.report.figures.style import SAME_LAW_TEXT, Look
+from harness.report.figures.style import SAME_LAW_MARK, SAME_LAW_TEXT, Look
 from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
@@ -21,17 +37,16 @@ if TYPE_CHECKING:
 
 MAX_TEMPERATURES = 3
 """Rows of the figure: the lowest, the middle and the highest temperature."""
-PANEL_INCHES, MAX_PANEL_INCHES = 2.35, 6.0
+PANEL_INCHES = 2.35, 1.95
 SPREAD = 0.7
 """Of the series at a position, whose distance is 1."""
-SERIES_POINTS = 8.0
-"""Width for a series at a position: its marker, and its bound beside it."""
-FEW_SERIES = 5
-"""Lines of more would hide their markers."""
-FAINT = {"linewidth": 0.7, "alpha": 0.35, "zorder": 1.5}
 BESIDE = 0.45
 """Where the bound stands, as a share of the way to the next series."""
-
+ROW_INCHES, FRAME_INCHES = 0.27, 0.7
+"""Height of a method's row, and of what is above and below the rows."""
+COLUMN_INCHES = 1.5
+BELOW = 0.34
+"""Where the bound stands, as a share of the way to the next row."""
 
 BAR = LegendEntry(
     "bar beside a marker, its interval as a band: most that a lossless rule\n"
@@ -39,6 +54,8 @@ BAR = LegendEntry(
     "method's own drafts; block and traversal may exceed it",
     {"marker": "_", "markersize": 5, "markeredgewidth": 1.8, "linestyle": "none"},
 )
+BAR_BELOW = LegendEntry(BAR.label.replace("beside", "below", 1), {**BAR.style, "marker": "|"})
+"""The same in rows."""
 BAND = {"linewidth": 3.5, "alpha": 0.3}
 """Beside the interval of the rate."""
 SAME_LAW = LegendEntry(
@@ -61,15 +78,20 @@ def shown_by_position(sheet: Sheet) -> Sheet:
 def draw_by_position(sheet: Sheet) -> Figure:
     """Unconditional acceptance rates at the main K of a sheet."""
     sheet = shown_by_position(sheet)
-    temperatures, series = sheet.temperatures, sheet.series
-    blocks = panel_rows(sheet)
     # a tree has fewer positions than draft tokens
     last = max(cell.estimates.sums.num_positions if cell["tree"] else sheet.main_depth for cell in sheet.cells)
-    width = _panel_inches(len(series), last)
+    draw = _draw_lines if len(sheet.series) <= FEW_SERIES else _draw_rows
+    figure, more = draw(sheet, last)
+    names_series = len(sheet.series) <= FEW_SERIES
+    where = f"K = {sheet.main_depth}"
+    return finish(figure, "Acceptance by draft position", where, sheet, names_series=names_series, more=more)
+
+
+def _draw_lines(sheet: Sheet, last: int) -> tuple[Figure, list[LegendEntry]]:
+    """The methods as lines over the positions; returns what the legend says beside their names."""
+    temperatures, series, blocks = sheet.temperatures, sheet.series, panel_rows(sheet)
     beside = BESIDE * SPREAD / max(3, len(series) - 1)
-    figure, grid_axes = grid(
-        len(blocks) * len(temperatures), len(blocks[0]), (width, 1.95), sharex="none", sharey="all"
-    )
+    figure, grid_axes = grid(len(blocks) * len(temperatures), len(blocks[0]), PANEL_INCHES, sharex="none", sharey="all")
     bounds, alike = list[bool](), ids_of_same_law(sheet.cells)
     for row, (panels, temperature) in zip(grid_axes, product(blocks, temperatures), strict=True):
         for axes, panel in zip(row, panels, strict=False):
@@ -78,10 +100,10 @@ def draw_by_position(sheet: Sheet) -> Figure:
                 shift = offset(index, len(series), SPREAD)
                 for cell in sheet.of_series(cells, key):
                     rates = [
-                        Point(position + shift, scaled(cell.estimate(f"acceptance_rate_per_pos_{position}"), 100))
+                        Point(position + shift, _percent(cell, "rate", position))
                         for position in range(1, cell.estimates.sums.num_positions + 1)
                     ]
-                    _draw_rates(axes, look, rates, is_crowded=len(series) > FEW_SERIES)
+                    draw_points(axes, look, rates)
                     bounds.append(_draw_bounds(axes, look, cell, shift + beside))
                     if rates and cell.record.cell_id in alike:
                         _mark(axes, look, rates[0])
@@ -95,23 +117,58 @@ def draw_by_position(sheet: Sheet) -> Figure:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(f"T = {temperature:g}\nacceptance (%)")
-    more = [*([BAR] if any(bounds) else []), *([SAME_LAW] if alike else [])]
-    return finish(figure, "Acceptance by draft position", f"K = {sheet.main_depth}", sheet, more=more)
+    return figure, [*([BAR] if any(bounds) else []), *([SAME_LAW] if alike else [])]
 
 
-def _panel_inches(num_series: int, num_positions: int) -> float:
-    """Wide enough that series at a position stand apart, as far as a page goes."""
-    step = SPREAD / max(1, num_series - 1)
-    points = SERIES_POINTS / step * (num_positions - 0.6 + SPREAD)
-    return min(MAX_PANEL_INCHES, max(PANEL_INCHES, points / 72 + 0.45))
+def _draw_rows(sheet: Sheet, last: int) -> tuple[Figure, list[LegendEntry]]:
+    """A row a method, a column a position, the highest temperature first; returns what the legend says."""
+    panels = [
+        (panel.title, temperature, cells)
+        for row in panel_rows(sheet)
+        for panel in row
+        for temperature in reversed(sheet.temperatures)
+        if (cells := panel.sheet.select(temperature=temperature))
+    ]
+    most = max(len(rows_of(sheet, cells)) for _, _, cells in panels)
+    size = COLUMN_INCHES, ROW_INCHES * most + FRAME_INCHES
+    figure, grid_axes = grid(len(panels), last, size, sharex="all", sharey="row")
+    bounds, alike = list[bool](), ids_of_same_law(sheet.cells)
+    for row, (title, temperature, cells) in zip(grid_axes, panels, strict=True):
+        keys = rows_of(sheet, cells)
+        for position, axes in enumerate(row, start=1):
+            for place, key in enumerate(keys):
+                look = sheet.series[key][1]
+                for cell in sheet.of_series(cells, key):
+                    draw_points(axes, look, [Point(place, _percent(cell, "rate", position))], horizontal=True)
+                    bounds.append(_draw_bound_below(axes, look, cell, position, place + BELOW))
+            axes.set_title(f"position {position}")
+            axes.set_ylim(len(keys) - 0.4, -0.6)
+            axes.set_xlim(0, 100)
+        marks = [any(cell.record.cell_id in alike for cell in sheet.of_series(cells, key)) for key in keys]
+        names = [
+            f"{sheet.series[key][0]} {SAME_LAW_MARK}" if mark else sheet.series[key][0]
+            for key, mark in zip(keys, marks, strict=True)
+        ]
+        row[0].set_yticks(range(len(keys)), names)
+        row[0].set_ylabel(f"{title}\nT = {temperature:g}")
+    for axes in grid_axes[-1]:
+        axes.set_xlabel("acceptance (%)")
+    widen_for_names(figure, sheet)
+    return figure, [*([BAR_BELOW] if any(bounds) else []), *([SAME_LAW] if alike else [])]
 
 
-def _draw_rates(axes: Axes, look: Look, rates: Sequence[Point], *, is_crowded: bool) -> None:
-    """Markers with intervals, joined by a line, which stays behind where many would cross."""
-    if is_crowded:
-        places, values = [item.place for item in rates], [item.estimate.value for item in rates]
-        axes.plot(places, values, color=look.color, linestyle=look.linestyle, **FAINT)
-    draw_points(axes, look._replace(linestyle="none") if is_crowded else look, rates)
+def _percent(cell: CellResult, what: str, position: int) -> Estimate:
+    return scaled(cell.estimate(f"acceptance_{what}_per_pos_{position}"), 100)
+
+
+def _draw_bound_below(axes: Axes, look: Look, cell: CellResult, position: int, place: float) -> bool:
+    """The bound at one position of a row, with its interval; returns whether there was one to draw."""
+    bound = _percent(cell, "bound", position)
+    if isnan(bound.value):
+        return False
+    axes.plot([bound.value], [place], color=look.color, **BAR_BELOW.style)
+    axes.hlines([place], [bound.low], [bound.high], colors=look.color, zorder=0.5, **BAND)
+    return True
 
 
 def _mark(axes: Axes, look: Look, first: Point) -> None:
@@ -129,7 +186,7 @@ def _mark(axes: Axes, look: Look, first: Point) -> None:
 def _draw_bounds(axes: Axes, look: Look, cell: CellResult, shift: float) -> bool:
     """A bar at the bound of rules that decide one position at a time; returns whether there was one to draw."""
     found = [
-        Point(position + shift, scaled(cell.estimate(f"acceptance_bound_per_pos_{position}"), 100))
+        Point(position + shift, _percent(cell, "bound", position))
         for position in range(1, cell.estimates.sums.num_positions + 1)
     ]
     shown = [(place, *estimate) for place, estimate, *_ in found if not isnan(estimate.value)]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 CHARACTERS_PER_INCH = 11
 """Of the figure's title."""
+FEW_SERIES = 5
+"""Lines of more hide each other."""
+NAME_INCHES = 0.065
+"""Width of a letter of a row's name."""
 LINE_INCHES = 0.19
 """Height of a line of text; a figure grows with its legend and title, so that the panels keep their size."""
 MIN_WIDTH_INCHES = 4.6
@@ -47,8 +51,20 @@ def grid(
 class Panel(NamedTuple):
     """What one panel shows."""
 
-    title: str
+    place: str
+    """What tells its part of the sheet apart."""
+    drafter: str
+    """Empty where all panels have the same, and a place."""
     sheet: Sheet
+
+    @property
+    def title(self) -> str:
+        """In lines that fit a narrow panel."""
+        return "\n".join(filter(None, (wrap_settings(self.place, PANEL_CHARACTERS), wrapped(self.drafter))))
+
+    @property
+    def title_in_one_line(self) -> str:
+        return ", ".join(filter(None, (self.place, self.drafter)))
 
 
 def panel_rows(sheet: Sheet) -> list[list[Panel]]:
@@ -56,7 +72,7 @@ def panel_rows(sheet: Sheet) -> list[list[Panel]]:
     drafters = sheet.drafters
     rows = [
         [
-            Panel(_panel_title(place, drafter if len(drafters) > 1 or not place else ""), part.part(drafter=drafter))
+            Panel(place, drafter if len(drafters) > 1 or not place else "", part.part(drafter=drafter))
             for drafter in drafters
         ]
         for place, part in sheet.parts
@@ -67,8 +83,15 @@ def panel_rows(sheet: Sheet) -> list[list[Panel]]:
     return [panels[start : start + MAX_COLUMNS] for start in range(0, len(panels), MAX_COLUMNS)]
 
 
-def _panel_title(place: str, drafter: str) -> str:
-    return "\n".join(filter(None, (wrap_settings(place, PANEL_CHARACTERS), wrapped(drafter))))
+def rows_of(sheet: Sheet, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """The series that some cells of a sheet belong to, in the order of the whole sheet."""
+    return [key for key in sheet.series if sheet.of_series(cells, key)]
+
+
+def widen_for_names(figure: Figure, sheet: Sheet) -> None:
+    """Make room for the names of series beside their rows, so that the panels keep their size."""
+    longest = max(len(label) for label, _ in sheet.series.values())
+    figure.set_figwidth(figure.get_figwidth() + NAME_INCHES * longest)
 
 
 class Point(NamedTuple):
@@ -93,18 +116,31 @@ class LegendEntry(NamedTuple):
 
 
 def finish(
-    figure: Figure, what: str, where: str, sheet: Sheet, *, shows_times: bool = False, more: Sequence[LegendEntry] = ()
+    figure: Figure,
+    what: str,
+    where: str,
+    sheet: Sheet,
+    *,
+    shows_times: bool = False,
+    names_series: bool = True,
+    more: Sequence[LegendEntry] = (),
 ) -> Figure:
-    """Title above, one legend for all panels below, as many columns as fit."""
+    """Title above, one legend for all panels below, as many columns as fit.
+
+    Args:
+        names_series: in the legend; not where the panels do.
+    """
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle, label=label)
-        for label, look in sheet.series.values()
+        for label, look in (sheet.series.values() if names_series else ())
     ]
     if shows_times and any(map(is_disturbed, sheet.cells)):
         handles.append(Line2D([], [], color="black", marker="o", markerfacecolor="white", linestyle="", label=HOLLOW))
     handles += [Line2D([], [], color="black", label=label, **style) for label, style in more]
+    if not handles:
+        return with_title(figure, what, where, sheet)
     longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
     entry_inches = 0.07 * longest + 0.5
     # a legend that is wider than the figure would be cut off

@@ -113,8 +113,12 @@ def _entry(cell: CellResult, name: str) -> Entry:
     """A metric; a dash for what a cell does not draft."""
     if not metric(name).of_tokens:
         return estimate_number(cell, name)
-    is_beyond = "_per_pos_" in name and _position(name) > cell.estimates.sums.num_positions
-    return NONE if cell.is_baseline or is_beyond else estimate_number(cell, name)
+    return NONE if cell.is_baseline or _is_beyond(cell, name) else estimate_number(cell, name)
+
+
+def _is_beyond(cell: CellResult, name: str) -> bool:
+    """Whether the metric is of a position that the cell does not draft."""
+    return "_per_pos_" in name and _position(name) > cell.estimates.sums.num_positions
 
 
 def differences_table(block: Block, title: str) -> Table | None:
@@ -142,6 +146,8 @@ def _change(first: CellResult, second: CellResult, name: str) -> Entry:
     """A paired difference, of a rate behind the two rates; of a throughput the ratio."""
     if name == "output_tokens_per_s":
         return throughput_ratio(first, second)
+    if _is_beyond(first, name) and _is_beyond(second, name):
+        return NONE
     found = difference(first, second, name)
     if not isinstance(found, Number) or "_per_pos_" not in name or found.is_missing or found.note:
         return found
@@ -180,17 +186,18 @@ def _change_label(name: str) -> str:
 
 
 def draws_differently(block: Block) -> bool:
-    """Whether its cells draw their drafts in several ways."""
-    return bool(varying([cell for cell in block.shown if not cell.record.has_failed], ["draft_sampling"]))
+    """Whether its cells draw their drafts in several ways; at temperature 0 all are the same."""
+    cells = [cell for cell in block.shown if not cell.record.has_failed and not cell.is_argmax]
+    return bool(varying(cells, ["draft_sampling"]))
 
 
 def _drafts(block: Block) -> list[str]:
     """How drafts are drawn, where the names of the methods do not say it."""
     if not draws_differently(block):
         return []
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}
     for cell in block.shown:
-        found.setdefault(cell["draft_sampling"], []).append(block.names[cell.record.cell_id])
+        found.setdefault(cell["draft_sampling"], {})[block.names[cell.record.cell_id]] = None
     most, *others = sorted(found.items(), key=lambda item: -len(item[1]))
     texts = [f"for {', '.join(methods)}: {sampling}" for sampling, methods in others]
     return [f"drafts: {most[0]} ({'; '.join(texts)})"]
