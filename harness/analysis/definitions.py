@@ -144,7 +144,7 @@ METRICS: dict[str, Metric] = {
         "answers that are right / answers that were judged: GSM8K by the number that they end with, HumanEval by the "
         "tests of the data set (measurement.run_code=true)",
         "num_right_answers",
-        "num_judged_answers",
+        "num_checked_answers",
     ),
     "acceptance_rate": rate(
         "acceptance rate (%)",

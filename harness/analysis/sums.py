@@ -184,7 +184,7 @@ def _request_values(requests: Sequence[RequestRecord], sums: dict[str, Floats]) 
         length = np.where(with_drafts == 0, 0.0, 1 + sums["num_accepted_tokens"] / sums["num_drafts"])
     right = [item.answer_is_right for item in requests]
     return {
-        "num_judged_answers": np.array([item is not None for item in right], dtype=np.float64),
+        "num_checked_answers": np.array([item is not None for item in right], dtype=np.float64),
         "num_right_answers": np.array([item is True for item in right], dtype=np.float64),
         "num_requests": np.ones(len(requests)),
         "num_prompt_tokens": np.array([item.num_prompt_tokens for item in requests], dtype=np.float64),

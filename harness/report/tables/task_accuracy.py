@@ -45,7 +45,7 @@ def _row(cell: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
     settings: list[Entry] = [NONE] * 3
     if not cell.is_baseline:
         settings = [setting(cell["num_speculative_tokens"]), cell["verification"], cell.drafts]
-    judged = count(cell.estimates.total("num_judged_answers"))
+    judged = count(cell.estimates.total("num_checked_answers"))
     accuracy = _number(cell.estimate(TASK_ACCURACY))
     values = [NONE if cell.is_baseline and metric(name).of_tokens else estimate_number(cell, name) for name in METRICS]
     return (*settings_of(cell, extra), *settings, judged, accuracy, _difference(cell), *values, cell["labels"])
