@@ -33,6 +33,9 @@ def by_context_length(cell: CellResult) -> dict[int, PromptPart]:
             counts = drafted > 0, drafted, accepted, is_full, accepted * is_full, item.num_output_tokens, item.share_s
             rows.append((request.prompt_id, length, counts))
             length += item.num_output_tokens
+    if not rows:
+        # of a cell that failed
+        return {}
     ids, lengths = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
     table = np.array([row[2] for row in rows], dtype=np.float64)
     table[:, -1] *= _seconds_per_share(cell, ids, table[:, -1])
