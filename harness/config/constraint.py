@@ -69,8 +69,8 @@ class AnswerConfig(ConstraintConfig):
     """Of a policy under which a reasoning model answers: the end of reasoning is found, and the answer validated."""
 
     parser: str = "zoo"
-    """How the end of reasoning is found: zoo, qwen3, glm, harmony, think_outside_code, none, never, or
-    PACKAGE.MODULE:NAME."""
+    """How the end of reasoning is found: zoo, qwen3, glm, glm5, deepseek (V3.2 and later), harmony (gpt-oss),
+    think_outside_code, none, never, or PACKAGE.MODULE:NAME."""
     kind: GrammarKind = GrammarKind.json_schema
     """The language of the grammar."""
     grammar: str | None = None

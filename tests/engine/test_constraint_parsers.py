@@ -8,17 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from harness.engine.constraint.parsers.markers import OneToken, SeveralTokens
+from harness.engine.constraint.parsers.harmony import FinalChannel
+from harness.engine.constraint.parsers.markers import AnyToken, OneToken, SeveralTokens
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.constraint.parsers.parser import ReasoningParser
+from harness.engine.constraint.parsers.text_markers import TextMarkers
 from harness.engine.constraint.registry import build_parser
 
 pytestmark = pytest.mark.fast
 
 ZOO = Path(__file__).parents[2] / "harness" / "models" / "zoo" / "target"
 TEXTS = {5: "```", 6: "``", 7: "`", 8: "```json", 9: "a`b"}
+SPELT = {1: b"<a", 2: b"a", 3: b">", 5: b"<", 6: b"a></b", 7: b" > ", 8: b"b>"}
 PARSERS = {
     "one token": OneToken(3),
+    "one of two tokens": AnyToken((3, 8)),
+    "text": TextMarkers(["<a>", "</b>"], SPELT),
+    "channels": FinalChannel(1, 3, {2: b"fi", 5: b"nal", 6: b"final", 7: b" <|x|>json", 8: b"finally"}),
     "several tokens": SeveralTokens((3, 1, 3, 3)),
     "outside of a code block": OutsideCodeBlock(OneToken(3), TEXTS),
     "several tokens outside of a code block": OutsideCodeBlock(SeveralTokens((3, 1)), TEXTS),
@@ -124,20 +130,100 @@ def test_parsers_are_found_by_name(name):
     assert rest == ("{" if name == "think_outside_code" else "\n```</think>{")
 
 
-class HarmonyTokenizer:
-    """As much of a tokenizer as a parser asks for."""
+class Vocabulary:
+    """As much of a tokenizer as a parser asks for: special tokens and byte-level ones, numbered from 10."""
+
+    def __init__(self, added, others):
+        self.added, self.tokens = added, [*added, *others]
 
     def get_vocab(self):
-        return {"<|channel|>": 10, "final": 11, "<|message|>": 12, "analysis": 13}
+        return {token: number for number, token in enumerate(self.tokens, start=10)}
+
+    def get_added_vocab(self):
+        return {token: self.get_vocab()[token] for token in self.added}
+
+    def ids(self, *tokens):
+        return [self.get_vocab()[token] for token in tokens]
 
 
-def test_the_harmony_marker_is_several_tokens():
-    parser = build_parser("harmony", HarmonyTokenizer())
-    assert end_by_rounds(parser, [[10, 13, 12, 1], [10], [11, 12, 5]]) == 6
+HARMONY = Vocabulary(
+    ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>"],
+    ["analysis", "assistant", "final", "fin", "al", "comment", "ary", "\u0120to", "=f", "json", "\u0120", "ly", "{"],
+)
+ANALYSIS = ("<|channel|>", "analysis", "<|message|>", "final", "<|end|>", "<|start|>", "assistant")
+
+
+@pytest.mark.parametrize(
+    ("header", "ends"),
+    [
+        (("final",), True),
+        (("fin", "al"), True),
+        (("final", "\u0120", "<|constrain|>", "json"), True),
+        (("final", "<|constrain|>", "json"), True),
+        (("comment", "ary", "\u0120to", "=f", "<|constrain|>", "json"), False),
+        (("analysis",), False),
+        (("fin", "al", "ly"), False),
+        (("comment", "ary", "\u0120", "final"), False),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, tuple) else "",
+)
+def test_of_gpt_oss_the_channel_final_is_the_answer_however_its_header_is_cut(header, ends):
+    """Would catch a header with a constraint that is missed, and a word of the analysis that counts as a channel."""
+    parser = build_parser("harmony", HARMONY)
+    tokens = HARMONY.ids(*ANALYSIS, "<|channel|>", *header, "<|message|>", "{", "final", "<|message|>")
+    expected = len(ANALYSIS) + len(header) + 1 if ends else None
+    assert end_by_rounds(parser, [tokens]) == end_by_rounds(parser, [[token] for token in tokens]) == expected
+    assert parser.ending == tuple(HARMONY.ids("<|message|>"))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm5"])
+def test_a_call_of_a_tool_within_reasoning_ends_it(name):
+    vocabulary = Vocabulary(["</think>", "<tool_call>", "</tool_call>"], ["so", "{"])
+    parser = build_parser(name, vocabulary)
+    called, closed = vocabulary.ids("so", "<tool_call>", "{"), vocabulary.ids("so", "</think>", "<tool_call>", "{")
+    assert end_by_rounds(parser, [called]) == end_by_rounds(parser, [closed]) == 1
+    assert end_by_rounds(build_parser("glm", vocabulary), [called]) is None
+    assert parser.ending == ()
+
+
+DSML = "\uff5cDSML\uff5c"
+DEEPSEEK = Vocabulary(["</think>", DSML], ["<", "function", "_calls", "tool", ">", ">\u010a", "so", "<inv", "oke"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "end"),
+    [
+        (("so", "</think>", "so"), 1),
+        (("so", "<", DSML, "function", "_calls", ">", "so"), 5),
+        (("<", "<", DSML, "tool", "_calls", ">\u010a", "so"), 5),
+        (("<", DSML, "<inv", "oke", ">", "so"), None),
+        (("<", "function", "_calls", ">", "so"), None),
+    ],
+    ids=["think", "V3.2", "V4, behind a false start and with a line break", "another tag", "without DSML"],
+)
+def test_deepseek_s_block_of_calls_is_found_in_the_text_that_tokens_cut(tokens, end):
+    """Would catch a marker that must begin with a token, and one whose last token holds a line break."""
+    parser = build_parser("deepseek", DEEPSEEK)
+    ids = DEEPSEEK.ids(*tokens)
+    assert end_by_rounds(parser, [ids]) == end_by_rounds(parser, [[token] for token in ids]) == end
+
+
+@given(
+    text=st.text("<a>/b ", max_size=12),
+    cuts=st.lists(st.integers(1, 11), max_size=5),
+)
+def test_a_text_marker_is_found_where_a_search_of_the_text_finds_it(text, cuts):
+    """Over every way of cutting. Would catch a state that keeps too little of what began a marker."""
+    ends = sorted({*(cut for cut in cuts if cut < len(text)), len(text)}) if text else []
+    pieces = [text[start:stop] for start, stop in pairwise([0, *ends])]
+    parser = TextMarkers(["<a>", "</b>"], {number: piece.encode() for number, piece in enumerate(pieces)})
+    places = [place + len(marker) for marker in ("<a>", "</b>") if (place := text.find(marker)) >= 0]
+    expected = None if not places else next(number for number, end in enumerate(ends) if end >= min(places))
+    assert end_by_rounds(parser, [[number] for number in range(len(pieces))]) == expected
 
 
 def test_without_reasoning_the_answer_begins_at_once():
-    assert build_parser("none", HarmonyTokenizer()).start() is None
+    assert build_parser("none", HARMONY).start() is None
 
 
 def one_of_ones_own(tokenizer):
@@ -145,7 +231,7 @@ def one_of_ones_own(tokenizer):
 
 
 def test_a_parser_of_ones_own_is_found_by_its_path():
-    assert build_parser("tests.engine.test_constraint_parsers:one_of_ones_own", HarmonyTokenizer()).marker_id == 13
+    assert build_parser("tests.engine.test_constraint_parsers:one_of_ones_own", HARMONY).marker_id == 15
 
 
 @pytest.mark.parametrize(
@@ -159,7 +245,7 @@ def test_a_parser_of_ones_own_is_found_by_its_path():
 )
 def test_a_parser_that_cannot_be_is_refused(name, message):
     with pytest.raises(ValueError, match=message):
-        build_parser(name, HarmonyTokenizer())
+        build_parser(name, HARMONY)
 
 
 class CountedTokens(list):

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.models.token_bytes import byte_of_letter
+
 MOST_HELD = 12
 """Tokens of a chunk that are looked for."""
 
 
 def byte_vocabulary(tokenizer: Any) -> dict[bytes, int]:
     """The tokens of a byte-level vocabulary by their bytes; those that are no bytes, such as special ones, left out."""
-    # the printable bytes stand for themselves, the others for the characters behind 255, in order
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    byte_of = byte_of_letter()
     special = set(tokenizer.all_special_ids)
     return {
         bytes(byte_of[letter] for letter in token): token_id

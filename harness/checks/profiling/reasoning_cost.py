@@ -17,9 +17,11 @@ from harness.checks.profiling.reasoning_config import ReasoningCostConfig
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.masks import Masks
 from harness.engine.constraint.matcher import Matcher
-from harness.engine.constraint.parsers.markers import OneToken, SeveralTokens
+from harness.engine.constraint.parsers.harmony import FinalChannel
+from harness.engine.constraint.parsers.markers import AnyToken, OneToken, SeveralTokens
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.constraint.parsers.parser import ReasoningParser, State
+from harness.engine.constraint.parsers.text_markers import TextMarkers
 from harness.engine.constraint.policies.mask import Mask
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_report
@@ -53,14 +55,23 @@ class CopiedHistory(ReasoningParser):
         return (*state, *delta)
 
 
+NUM_IDS = 1000
+"""Ids that the context is made of."""
+SPELT = {MARKER[0]: b"</", MARKER[1]: b"think", MARKER[2]: b">", FENCE: b"```"} | {
+    # one token in fifty spells what ends a marker, so that it has to be looked at
+    FIRST_OTHER + number: b" a>b" if number % 50 == 0 else b" word"
+    for number in range(NUM_IDS)
+}
+"""What the tokens spell."""
 PARSERS: dict[str, ReasoningParser] = {
-    "one token": OneToken(MARKER[0]),
+    "one token (zoo, glm)": OneToken(MARKER[0]),
+    "one of two tokens (qwen3, glm5)": AnyToken(MARKER[:2]),
+    "text over tokens (deepseek)": TextMarkers(["</think>", "<tool_call>"], SPELT),
+    "channels (harmony)": FinalChannel(MARKER[0], MARKER[2], SPELT | {MARKER[1]: b"final"}),
     "several tokens": SeveralTokens(MARKER),
     "outside of a code block": OutsideCodeBlock(OneToken(MARKER[0]), {FENCE: "```"}),
     CONTROL: CopiedHistory(),
 }
-NUM_IDS = 1000
-"""Ids that the context is made of."""
 CHUNK = 64
 """Tokens that the context is read in at a time."""
 

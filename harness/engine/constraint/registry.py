@@ -1,7 +1,11 @@
 """Reasoning parsers by name, each built for a tokenizer.
 
-zoo, qwen3, glm      `</think>`, one token
-harmony              `<|channel|>final<|message|>`, several tokens
+zoo, glm             `</think>`, one token
+qwen3, glm5          `</think>` or `<tool_call>`, which Qwen3.5 and GLM-4.7 and 5 may write within their reasoning, as
+                     vLLM's parsers of them have it
+deepseek             `</think>` or a block of calls in DSML, `<｜DSML｜function_calls>` of DeepSeek-V3.2 and
+                     `<｜DSML｜tool_calls>` of V4, which tokens cut
+harmony              the channel `final` of gpt-oss
 think_outside_code   `</think>`, but not in a code block
 none                 the answer begins with the first output token
 never                reasoning goes on to the end of the output
@@ -14,12 +18,17 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.config.imported import ImportPath, named
-from harness.engine.constraint.parsers.markers import NoReasoning, OneToken, SeveralTokens
+from harness.engine.constraint.parsers.harmony import FinalChannel
+from harness.engine.constraint.parsers.markers import AnyToken, NoReasoning, OneToken
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.constraint.parsers.parser import ReasoningParser
+from harness.engine.constraint.parsers.text_markers import TextMarkers
+from harness.models.token_bytes import token_bytes
 
 END_THINK = "</think>"
-FINAL_CHANNEL = ("<|channel|>", "final", "<|message|>")
+TOOL_CALL = "<tool_call>"
+DSML_CALLS = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 
 
 def build_parser(name: str, tokenizer: Any) -> ReasoningParser:
@@ -56,8 +65,25 @@ def _think(tokenizer: Any) -> ReasoningParser:
     return OneToken(token_id(tokenizer, END_THINK))
 
 
+def _think_or(tokenizer: Any, *others: str) -> ReasoningParser:
+    """`</think>`, or the first of other markers: by tokens where each is one, else by what tokens spell."""
+    end, vocabulary = token_id(tokenizer, END_THINK), tokenizer.get_vocab()
+    if all(text in vocabulary for text in others):
+        return AnyToken([end, *(vocabulary[text] for text in others)])
+    return TextMarkers([END_THINK, *others], token_bytes(tokenizer))
+
+
+def _think_or_call(tokenizer: Any) -> ReasoningParser:
+    return _think_or(tokenizer, TOOL_CALL)
+
+
+def _deepseek(tokenizer: Any) -> ReasoningParser:
+    return _think_or(tokenizer, *DSML_CALLS)
+
+
 def _harmony(tokenizer: Any) -> ReasoningParser:
-    return SeveralTokens([token_id(tokenizer, text) for text in FINAL_CHANNEL])
+    channel, message = (token_id(tokenizer, text) for text in (CHANNEL, MESSAGE))
+    return FinalChannel(channel, message, token_bytes(tokenizer))
 
 
 def _think_outside_code(tokenizer: Any) -> ReasoningParser:
@@ -77,8 +103,10 @@ def _never(tokenizer: Any) -> ReasoningParser:
 
 PARSERS: dict[str, Callable[[Any], ReasoningParser]] = {
     "zoo": _think,
-    "qwen3": _think,
+    "qwen3": _think_or_call,
     "glm": _think,
+    "glm5": _think_or_call,
+    "deepseek": _deepseek,
     "harmony": _harmony,
     "think_outside_code": _think_outside_code,
     "none": _no_reasoning,

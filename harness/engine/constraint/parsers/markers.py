@@ -1,8 +1,8 @@
-"""Parsers of plain markers: none, one token such as `</think>`, or several tokens."""
+"""Parsers of plain markers: none, one token such as `</think>`, the first of some tokens, or several tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from harness.engine.constraint.parsers.parser import ReasoningParser, State
 
@@ -38,6 +38,28 @@ class OneToken(ReasoningParser):
 
     def end_index_in(self, delta: Sequence[int], state: State) -> int | None:
         return delta.index(self.marker_id) if self.marker_id in delta else None
+
+    def after(self, delta: Sequence[int], state: State) -> State:
+        return state
+
+
+class AnyToken(ReasoningParser):
+    """Reasoning ends at the first of some tokens, such as `</think>` and `<tool_call>`; there is nothing to remember.
+
+    No token ends every reasoning, so that on a GPU the host sees every draft first.
+    """
+
+    def __init__(self, marker_ids: Collection[int]) -> None:
+        self.marker_ids = frozenset(marker_ids)
+
+    def start(self) -> State:
+        return 0
+
+    def step(self, token_id: int, state: State) -> State | None:
+        return None if token_id in self.marker_ids else state
+
+    def may_end_in(self, delta: Sequence[int]) -> bool:
+        return not self.marker_ids.isdisjoint(delta)
 
     def after(self, delta: Sequence[int], state: State) -> State:
         return state
