@@ -142,7 +142,7 @@ def answer(cell: CellConfig, prompts: Sequence[str]) -> tuple[list[RequestRecord
     progress = progress_on(sys.stderr)
     progress.start(len(prompts))
     try:
-        kind = backend_class(cell.backend.kind)
+        kind = backend_class(cell.backend)
         backend = kind(cell, kind.Shared())
         played = conversations(asked, cell.workload, cell.seed)
         kind.prepare_together([backend], played)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from harness.config.backend import BackendConfig
 from harness.config.cell import CellConfig
 from harness.config.imported import ImportPath
-from harness.config.sections import BACKENDS, BackendConfig
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.gc_off import gc_off
@@ -49,7 +49,7 @@ class Facts:
     """What a backend found out about its cell: everything in a record that is neither a setting nor a request."""
 
     backend: BackendConfig
-    """The settings with `device`, `dtype`, `fused` and `graphs` as they were resolved."""
+    """The settings as they were resolved: `device` and `dtype`, of the local engine `fused` and `graphs` too."""
     models: Mapping[str, str]
     """Role -> digest of the weights, of the target and of a drafter with weights; part of the cell's identity."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -144,12 +144,12 @@ class Backend(Protocol):
         """The text of output tokens."""
 
 
-def backend_class(kind: str) -> type[Backend]:
-    """The class of a kind.
+def backend_class(config: BackendConfig) -> type[Backend]:
+    """The class that generates by some settings.
 
     Raises:
         ValueError: it cannot be imported.
     """
     with gc_off():
-        found: type[Backend] = ImportPath(BACKENDS.get(kind, kind)).load("backend.kind")
+        found: type[Backend] = ImportPath(config.runs).load("backend.kind")
     return found

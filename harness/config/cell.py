@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from harness.config.backend import BACKEND, BackendConfig, Local, backend_of
 from harness.config.constraint import (
     CONSTRAINT,
     AnswerConfig,
@@ -29,7 +30,7 @@ from harness.config.drafting import (
 )
 from harness.config.imported import ImportPath, is_import_path
 from harness.config.models import TargetConfig
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.server import SERVER, Engine, ServerConfig, server_of
 from harness.config.tree import DynamicTree, most_children
 from harness.config.tree_combinations import TREE_COMBINATIONS
@@ -39,7 +40,7 @@ from harness.config.workload import WorkloadConfig
 from kernels.methods import DraftSampling, OwnMethod, SiblingDraws, VerificationMethod
 from kernels.verification import Verification
 
-UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION, CONSTRAINT, SERVER)}
+UNIONS: dict[str, Union] = {union.section: union for union in (DRAFTER, VERIFICATION, CONSTRAINT, BACKEND, SERVER)}
 """The sections of a cell whose value is one of several dataclasses."""
 
 
@@ -62,7 +63,7 @@ class CellConfig:
     verification: Verification = field(default_factory=lambda: Verification(VerificationMethod.probabilistic))
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     constraint: ConstraintConfig = field(default_factory=lambda: constraint_of(PolicyKind.free_text))
-    backend: BackendConfig = field(default_factory=BackendConfig)
+    backend: BackendConfig = field(default_factory=lambda: backend_of(BACKEND.default))
     server: ServerConfig = field(default_factory=lambda: server_of(Engine.plain))
     measurement: MeasurementConfig = field(default_factory=MeasurementConfig)
     seed: int = 0
@@ -94,6 +95,12 @@ class CellConfig:
     def is_served(self) -> bool:
         """Whether a server generates, whose models this process never loads."""
         return self.backend.kind == "server"
+
+    @property
+    def local(self) -> Local:
+        """The settings of the engine of this repository, which generates."""
+        assert isinstance(self.backend, Local), f"another generates: {self.backend.kind}"
+        return self.backend
 
     @property
     def draft_sampling(self) -> DraftSampling:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from harness.config.schema import SettingsError
-from harness.config.sections import BackendConfig
 
 if TYPE_CHECKING:
     import torch
@@ -52,18 +50,6 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype | None:
 def resolve_graphs(graphs: bool | None, device: torch.device) -> bool:
     """Whether steps have fixed sizes, captured as CUDA graphs on a GPU; null does so on a GPU."""
     return device.type == "cuda" if graphs is None else graphs
-
-
-def resolved_backend(backend: BackendConfig, device_type: str) -> BackendConfig:
-    """Settings of the local backend with those filled in that a device decides; without torch.
-
-    Args:
-        backend: the settings.
-        device_type: cpu or cuda: of the device that `resolve_device` gives.
-    """
-    dtype = "float32" if backend.dtype == "auto" and device_type == "cpu" else backend.dtype
-    graphs = device_type == "cuda" if backend.graphs is None else backend.graphs
-    return replace(backend, device=device_type, dtype=dtype, graphs=graphs)
 
 
 def asks_for_gpu(name: str) -> bool:

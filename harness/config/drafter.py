@@ -5,13 +5,13 @@ Knows the names of the drafters, and imports a module where its settings are ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness.config.imported import ImportPath, is_import_path
+from harness.config.imported import ImportPath
 from harness.config.models import AS_FILED, HeadChoices, Weights, require
-from harness.config.union import Member, Union, immutable, member_of
+from harness.config.union import Member, member_of, union_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +122,8 @@ class DrafterConfig:
 
     def __reduce__(self) -> Any:
         """Another process imports one of the user's own by its path."""
-        return _build, _parts(self)
+        name, settings = DRAFTER.parts(self)
+        return partial(drafter_of, name, **settings), ()
 
     # What a drafter without a network says of its files: nothing.
 
@@ -237,9 +238,8 @@ def drafter_of(kind: DrafterKind | str, **settings: Any) -> DrafterConfig:
         ValueError: there is no such drafter, or a setting is out of range.
         TypeError: it has no such setting.
     """
-    name = kind.value if isinstance(kind, DrafterKind) else kind
-    found, given = _settings_of(name), {key: immutable(value) for key, value in settings.items()}
-    return BuiltByOwn(ImportPath(name), **given) if found is DrafterConfig else found(**given)
+    found: DrafterConfig = DRAFTER.build(kind.value if isinstance(kind, DrafterKind) else kind, settings)
+    return found
 
 
 def drafter_traits(kind: str) -> DrafterTraits:
@@ -252,41 +252,13 @@ def tree_drafters() -> tuple[str, ...]:
     return tuple(kind.value for kind in DrafterKind if kind.settings.traits.drafts_trees)
 
 
-def _settings_of(name: str) -> type[DrafterConfig]:
-    """The class of the settings of a drafter; the base of all where it has none."""
-    DRAFTER.check_name(name)
-    if not is_import_path(name):
-        return DrafterKind(name).settings
-    found = ImportPath(name).load(KEY)
-    if isinstance(found, type) and issubclass(found, DrafterConfig):
-        return found
-    if not callable(found):
-        raise ValueError(
-            f"{KEY}: expected settings (harness.config.drafter.DrafterConfig), a function of a DrafterSetup, or a "
-            f"class made with one, found {name} to be a {type(found).__name__}"
-        )
-    return DrafterConfig
-
-
-def _parts(value: DrafterConfig) -> tuple[str, Mapping[str, Any]]:
-    names = () if isinstance(value, BuiltByOwn) else (item.name for item in fields(value))
-    return value.kind.value, {name: getattr(value, name) for name in names}
-
-
-def _build(name: str, values: Mapping[str, Any]) -> DrafterConfig:
-    return drafter_of(name, **values)
-
-
-DRAFTER = Union(
+DRAFTER = union_of(
+    DrafterConfig,
+    DrafterKind.paths(),
+    own=(BuiltByOwn, "a function of a DrafterSetup, or a class made with one"),
     section="drafter",
     tag="kind",
+    default=DrafterKind.none.value,
     doc="The proposer.",
     tag_doc="Who proposes; none is the autoregressive baseline, PACKAGE.MODULE:NAME builds one of your own.",
-    names=tuple(kind.value for kind in DrafterKind),
-    default=DrafterKind.none.value,
-    kind=DrafterConfig,
-    kind_of=_settings_of,
-    build=_build,
-    of_record=_build,
-    parts=_parts,
 )

@@ -44,12 +44,12 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     kept = "" if promise is Guarantee.lossless else promise.value
     drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
     own = OWN_METHOD if "verification.method" in cell.imported else ""
-    rounded = rounding_labels(cell.backend.weight_dtype, cell.backend.kv_cache_dtype)
+    rounded = rounding_labels(**cell.backend.rounded)
     return tuple(label for label in (kept, own, drafts, weights, *rounded) if label)
 
 
-def rounding_labels(weight_dtype: str | None, kv_cache_dtype: str | None) -> tuple[str, ...]:
-    """What of the target takes 8 bits; older records have neither setting."""
+def rounding_labels(weight_dtype: str | None = None, kv_cache_dtype: str | None = None) -> tuple[str, ...]:
+    """What of the target takes 8 bits; other backends and older records have neither setting."""
     found = {FP8_WEIGHTS: weight_dtype, FP8_CACHE: kv_cache_dtype}
     return tuple(label for label, dtype in found.items() if dtype == "fp8")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.config.models import require
-from harness.config.union import path_of, union_of
+from harness.config.union import name_of, union_of
 
 if TYPE_CHECKING:
     from harness.runner.launchers.launcher import Launcher
@@ -38,8 +38,7 @@ class LauncherConfig:
     @property
     def kind(self) -> str:
         """Its name."""
-        path = path_of(type(self))
-        return next((name for name, ours in LAUNCHERS.items() if ours == path), path)
+        return name_of(self, LAUNCHERS)
 
     def check(self) -> None:
         """Raise ValueError where workers cannot be started from this host."""

@@ -1,4 +1,4 @@
-"""The typed settings of a cell that have no file of their own: decoding, backend, measurement.
+"""The typed settings of a cell that have no file of their own: decoding, measurement.
 
 Every field says what it means and in which unit; what one section allows is checked in its dataclass. This module does
 not know which sections fit together.
@@ -6,11 +6,9 @@ not know which sections fit together.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.config.imported import named
 from harness.config.models import require
 from harness.config.sampling import SamplingSettings
 
@@ -56,58 +54,6 @@ class DecodingConfig:
     def sampling(self) -> SamplingSettings:
         """What tokens are drawn from, of requests without parameters of their own."""
         return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
-
-
-BACKENDS = {
-    "local": "harness.backends.local.local:LocalBackend",
-    "server": "harness.backends.server.server:ServerBackend",
-}
-"""backend.kind -> class, imported when a cell asks for it; other names are PACKAGE.MODULE:NAME themselves."""
-
-
-@dataclass
-class BackendConfig:
-    """What generates, and on which device."""
-
-    kind: str = "local"
-    """What generates: local, server, or PACKAGE.MODULE:NAME."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N; auto takes a GPU where there is one."""
-    dtype: str = "auto"
-    """float32, bfloat16, float16; auto is float32 on a CPU and the checkpoint's dtype on a GPU."""
-    weight_dtype: str = "auto"
-    """auto is dtype; fp8 rounds the projections of the target's layers to 8 bits (e4m3, a scale an output): another
-    target, with a baseline of its own. Llama and Qwen3 alone."""
-    kv_cache_dtype: str = "auto"
-    """auto is dtype; fp8 rounds keys and values to 8 bits (e4m3), the drafter's too. Not for latent attention."""
-    max_concurrency: int = 16
-    """Slots: requests in flight at most."""
-    max_length: int | None = None
-    """Tokens a slot can hold; null takes what the longest request of the workload needs."""
-    fused: bool | None = None
-    """Run layers through the fused operations; null does so on a GPU, layer by layer where a model allows it."""
-    graphs: bool | None = None
-    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
-    prompt_tokens_beside_rounds: int | None = None
-    """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
-    a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""
-
-    def __post_init__(self) -> None:
-        named("backend.kind", BACKENDS, self.kind)
-        require(
-            self.dtype in ("auto", "float32", "bfloat16", "float16"),
-            "backend.dtype",
-            "auto, float32, bfloat16 or float16",
-            self.dtype,
-        )
-        for name in ("weight_dtype", "kv_cache_dtype"):
-            require(getattr(self, name) in ("auto", "fp8"), f"backend.{name}", "auto or fp8", getattr(self, name))
-        is_device = re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", self.device) is not None
-        require(is_device, "backend.device", "auto, cpu, cuda or cuda:N", self.device)
-        require(self.max_concurrency >= 1, "backend.max_concurrency", "1 or more", self.max_concurrency)
-        require(self.max_length is None or self.max_length >= 2, "backend.max_length", "2 or more", self.max_length)
-        limit = self.prompt_tokens_beside_rounds
-        require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
 
 
 GOODPUT_LIMITS = ("max_ttft_ms", "max_tpot_ms", "max_e2e_ms")

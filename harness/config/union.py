@@ -67,6 +67,12 @@ def path_of(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
+def name_of(value: object, paths: Mapping[str, str]) -> str:
+    """The name of the member whose settings a value is, by the paths of all; the path of one of the user's own."""
+    path = path_of(type(value))
+    return next((name for name, ours in paths.items() if ours == path), path)
+
+
 @dataclass(frozen=True)
 class Union:
     """A section with its members."""
@@ -126,19 +132,33 @@ class Union:
         *others, last = self.members_with(field) or ("one that has it",)
         return f"with {self.section}={', '.join(others)}{' or ' if others else ''}{last}"
 
+    def of_plain(self, values: Mapping[str, Any]) -> Any:
+        """The value of what a record holds, tag and fields beside each other."""
+        return self.of_record(values[self.tag], {name: item for name, item in values.items() if name != self.tag})
+
     def has(self, value: Any, field: str) -> bool:
         """Whether the member that a cell holds has a field."""
         return field in self.parts(value)[1]
 
 
 def union_of(
-    base: type[Any], paths: Mapping[str, str], *, section: str, tag: str, default: str, doc: str, tag_doc: str
+    base: type[Any],
+    paths: Mapping[str, str],
+    *,
+    own: tuple[type[Any], str] | None = None,
+    section: str,
+    tag: str,
+    default: str,
+    doc: str,
+    tag_doc: str,
 ) -> Union:
     """A section whose values are settings of one base class, which are the fields of their dataclasses.
 
     Args:
         base: of the settings of all members, those of the user's own too.
         paths: PACKAGE.MODULE:CLASS of the built-in members, by name.
+        own: settings of what the user names in the place of settings, and such an object in words; its path is their
+            field `builder`, and the fields of the base are its settings.
         section, default, doc, tag_doc: see Union.
         tag: also what the base calls the name of a value.
     """
@@ -147,17 +167,20 @@ def union_of(
     def kind_of(name: str) -> type[Any]:
         named(key, paths, name)
         found = ImportPath(paths.get(name, name)).load(key)
-        if not (isinstance(found, type) and issubclass(found, base)):
-            expected = path_of(base).replace(":", ".")
-            raise ValueError(f"{key}: expected settings ({expected}), found {name}: {found!r}")
-        return found
+        if isinstance(found, type) and issubclass(found, base):
+            return found
+        if own is not None and callable(found):
+            return base
+        expected = f"settings ({path_of(base).replace(':', '.')})" + (f", {own[1]}" if own else "")
+        raise ValueError(f"{key}: expected {expected}, found {name}: {found!r}")
 
     def build(name: str, values: Mapping[str, Any]) -> Any:
-        return kind_of(name)(**{field: immutable(value) for field, value in values.items()})
+        kind, given = kind_of(name), {field: immutable(value) for field, value in values.items()}
+        return own[0](builder=ImportPath(name), **given) if own is not None and kind is base else kind(**given)
 
     def parts(value: Any) -> tuple[str, Mapping[str, Any]]:
-        name = getattr(value, tag)
-        values = {item.name: getattr(value, item.name) for item in fields(value)}
+        name, is_own = getattr(value, tag), own is not None and isinstance(value, own[0])
+        values = {item.name: getattr(value, item.name) for item in fields(base if is_own else value)}
         return name.value if isinstance(name, Enum | ImportPath) else name, values
 
     return Union(

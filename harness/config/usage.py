@@ -141,11 +141,6 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         "with backend=local, or a server.command that names {context}; what serves says this itself",
     ),
     (
-        tuple(f"backend.{name}" for name in ("weight_dtype", "kv_cache_dtype", "fused", "graphs")),
-        lambda view: not view.is_served,
-        "with backend=local; what serves says this itself",
-    ),
-    (
         ("workload.history", "workload.layout"),
         lambda view: view.value("workload.path") is not None or view.value("workload.dataset") is not None,
         "with workload.path or workload.dataset",

@@ -120,6 +120,4 @@ class SettingsView:
     def may_use_graphs(self) -> bool:
         """Whether its steps have fixed sizes, or will have if a GPU is found."""
         graphs = self.value("backend.graphs")
-        if self.is_served:
-            return False
         return self.device != "cpu" if graphs is None else bool(graphs)

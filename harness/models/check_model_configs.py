@@ -61,8 +61,7 @@ def _naming(key: str) -> Iterator[None]:
 
 
 def _check_rounding(cell: CellConfig) -> None:
-    dtypes = {"weight_dtype": cell.backend.weight_dtype, "kv_cache_dtype": cell.backend.kv_cache_dtype}
-    asked = [f"backend.{name}" for name, dtype in dtypes.items() if dtype == "fp8"]
+    asked = [f"backend.{name}" for name, dtype in cell.backend.rounded.items() if dtype == "fp8"]
     described = described_target(cell.target) if asked else None
     model_type = None if described is None else described.fields.get("model_type")
     if described is not None and model_type in MODEL_TYPES and model_type not in DENSE_TYPES:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from harness.backends.backend import Backend, BackendRun, Facts, OnRequest, RefusedArm
+from harness.config.backend import BACKEND
 from harness.config.cell import CellConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants, plain_values
-from harness.config.sections import BackendConfig
 from harness.records.acceptance_terms import collect_terms, terms_path, write_terms
 from harness.records.files import SUFFIX, identity, read_cell, write_cell
 from harness.records.gpu_samples import GpuSamples
@@ -85,7 +85,7 @@ class Arm:
 
     def _bring_up_to_date(self, recorded: Mapping[str, Any], folder: Path) -> None:
         """Write the settings into the record of a finished cell that determine no result and may be others now."""
-        config = recorded_config(self.cell, replace(self.cell, backend=BackendConfig(**recorded["backend"])))
+        config = recorded_config(self.cell, replace(self.cell, backend=BACKEND.of_plain(recorded["backend"])))
         if config != recorded:
             record = read_cell(folder / f"{self.finished_id}{SUFFIX}")
             self.write(replace(record, config=config, labels=labels(self.cell)), folder)
@@ -228,7 +228,7 @@ class Arm:
                 ),
                 clock_s=last_s if all_played is None else start_s + run.wall_s,
                 provenance=measured_by,
-                facts=plain_values(asdict(facts)),
+                facts=plain_values(facts),
                 requests=run.requests,
                 terms=run.terms,
                 failures=run.failures,

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backends.backend import Facts
+from harness.config.backend import BACKEND
 from harness.config.cell import CellConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
-from harness.config.sections import BackendConfig
 from harness.records.counts import Knowledge
 from harness.records.files import identity
 from harness.records.parts import Part
@@ -64,7 +64,7 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
 
 def _facts(plain: Mapping[str, Any]) -> Facts:
     """Facts from plain values."""
-    changed = {"backend": BackendConfig(**plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
+    changed = {"backend": BACKEND.of_plain(plain["backend"]), "knowledge": Knowledge(plain["knowledge"])}
     # parts of an earlier version have no assumptions, layers and positions
     lists = {name: tuple(plain.get(name, ())) for name in ("fallbacks", "assumptions", "aux_layers")}
     return Facts(**{**plain, **changed, **lists})

@@ -15,10 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.config.backend import BACKEND, Local
 from harness.config.cell import CellConfig
-from harness.config.device import resolved_backend
 from harness.config.identity import determinants
-from harness.config.sections import BackendConfig
 from harness.models.hub_snapshot import hub_snapshot
 from harness.records.files import SUFFIX, identity
 from harness.records.finished import CHECKPOINTS, PARTS, digest_of, finished_of
@@ -136,13 +135,13 @@ class EarlierCells:
 
     def _resolved(self, cell: CellConfig) -> Iterator[CellConfig]:
         """The cell with its open settings filled in: in every way where the device is not known."""
-        if cell.backend.kind != "local":
+        if not isinstance(cell.backend, Local):
             yield cell
             return
         name = cell.backend.device.partition(":")[0]
         known = (self._device.type,) if self._device is not None else ("cpu", "cuda")
         for device in known if name == "auto" else (name,):
-            yield replace(cell, backend=resolved_backend(cell.backend, device))
+            yield replace(cell, backend=cell.backend.on(device))
 
     def _unknown(self, cell: CellConfig, kept: _Kept) -> tuple[str, ...]:
         """Names of what is not known without torch."""
@@ -196,7 +195,7 @@ def _has_settings(cell: CellConfig, recorded: Mapping[str, Any]) -> bool:
     """Whether a record has the settings of a cell, also those that determine no result; not where it is damaged, or of
     another version."""
     with suppress(KeyError, TypeError, ValueError):
-        return recorded == recorded_config(cell, replace(cell, backend=BackendConfig(**recorded["backend"])))
+        return recorded == recorded_config(cell, replace(cell, backend=BACKEND.of_plain(recorded["backend"])))
     return False
 
 

@@ -50,14 +50,14 @@ def failed_id(cell: CellConfig, played: Sequence[Conversation]) -> str:
     Without prompts the settings that choose them take their place, so that cells with other prompts have other ids.
     """
     prompts = fingerprint(item.prompt for item in played if item.sample == 0) if played else None
-    return identity(determinants(backend_class(cell.backend.kind).resolved(cell), prompts))
+    return identity(determinants(backend_class(cell.backend).resolved(cell), prompts))
 
 
 def failed_record(
     cell: CellConfig, failure: Failure, played: Sequence[Conversation], warnings: Sequence[str]
 ) -> CellRecord:
     """The record of a cell that failed as a whole: no requests, and `failed_id`."""
-    resolved = backend_class(cell.backend.kind).resolved(cell)
+    resolved = backend_class(cell.backend).resolved(cell)
     return CellRecord(
         cell_id=failed_id(cell, played),
         config=recorded_config(cell, resolved),

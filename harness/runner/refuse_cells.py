@@ -19,7 +19,7 @@ def refuse_repeated(cells: Sequence[CellConfig]) -> None:
     first: dict[str, CellConfig] = {}
     of_result: dict[str, CellConfig] = {}
     for cell in cells:
-        found = backend_class(cell.backend.kind).resolved(cell)
+        found = backend_class(cell.backend).resolved(cell)
         other = first.setdefault(key_without(normal_form(found)), cell)
         if other is not cell:
             raise ValueError(

@@ -147,12 +147,13 @@ class CellRunner:
 
     def _make(self, arms: Sequence[Arm], played: Sequence[Conversation], prompts: str) -> None:
         """Make the backends of arms of one kind, and find what earlier sessions have left of their cells."""
-        kind = arms[0].cell.backend.kind
+        backend = arms[0].cell.backend
         with self._failing(arms, played):
-            shared = self._shared(kind)
+            if backend.kind not in self.shared:
+                self.shared[backend.kind] = backend_class(backend).Shared()
         for arm in _going_on(arms):
             with self._failing([arm], played, tells=False):
-                arm.backend = backend_class(kind)(arm.cell, shared)
+                arm.backend = backend_class(backend)(arm.cell, self.shared[backend.kind])
                 arm.find_checkpoint(self.folder, prompts, self.plan.resume, self.progress.note)
         self._tell_failures()
 
@@ -231,12 +232,6 @@ class CellRunner:
                 "measures them together"
             )
 
-    def _shared(self, kind: str) -> Any:
-        """What the cells of one kind of backend share."""
-        if kind not in self.shared:
-            self.shared[kind] = backend_class(kind).Shared()
-        return self.shared[kind]
-
     @contextmanager
     def _failing(self, arms: Sequence[Arm], played: Sequence[Conversation], *, tells: bool = True) -> Iterator[None]:
         """Write cells as failed that cannot go on after an error; the others do.
@@ -306,7 +301,7 @@ def _prepared(arms: Sequence[Arm], played: Sequence[Conversation]) -> Exception 
     """Get arms of one kind of backend ready; the error if they cannot."""
     backends = [arm.backend for arm in arms]
     try:
-        backend_class(arms[0].cell.backend.kind).prepare_together(backends, played)
+        backend_class(arms[0].cell.backend).prepare_together(backends, played)
     except UnwritableError:
         raise
     except Exception as error:

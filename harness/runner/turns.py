@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import NamedTuple
 
+from harness.config.backend import BackendConfig, Local
 from harness.config.cell import CellConfig
 from harness.config.identity import key_without
 from harness.config.usage import unused_settings
@@ -15,6 +16,9 @@ from harness.workload.conversations import Conversation, conversations, load_pro
 
 ARMS_DIFFER_IN = ("drafter", "drafting", "verification", "constraint", "measurement", "backend.kind", "server")
 """Sections and settings in which the cells of a group may differ."""
+
+OF_LOCAL = frozenset(f"backend.{item.name}" for item in fields(Local) if item not in fields(BackendConfig))
+"""Settings of the local engine alone."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
         host = cell
         if cell.is_served:
             # settings of this engine's own do not keep a server from its group
-            unused = frozenset(unused_settings(SettingsView.of_cell(cell)))
+            unused = frozenset(unused_settings(SettingsView.of_cell(cell))) | OF_LOCAL
             if unused not in hosts:
                 hosts[unused] = {key_without(item, *ARMS_DIFFER_IN, *unused): item for item in reversed(local)}
             host = hosts[unused].get(key_without(cell, *ARMS_DIFFER_IN, *unused), cell)

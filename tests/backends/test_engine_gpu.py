@@ -12,9 +12,10 @@ import torch
 from harness.backends.local import engine_of_cell
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.imported import ImportPath
-from harness.config.sections import BackendConfig, MeasurementConfig
+from harness.config.sections import MeasurementConfig
 from harness.drafters.draft_model import Vocabulary
 from harness.engine import measuring
 from harness.engine.settings import EngineSettings
@@ -41,7 +42,7 @@ def on_cpu() -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def on_gpu(config, graphs, fused, dtype="float32"):
-    backend = BackendConfig(device="cuda", dtype=dtype, max_concurrency=3, graphs=graphs, fused=fused)
+    backend = Local(device="cuda", dtype=dtype, max_concurrency=3, graphs=graphs, fused=fused)
     return replace(config, backend=backend)
 
 

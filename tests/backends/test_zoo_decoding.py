@@ -6,11 +6,12 @@ import pytest
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.models import Weights
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.tree import depths_of, read_tree
 from harness.config.workload import WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
@@ -62,9 +63,7 @@ def cell(
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=max_new_tokens),
         verification=Verification(method),
         workload=WorkloadConfig(num_prompts=num_prompts, num_turns=num_turns),
-        backend=BackendConfig(
-            device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs, fused=fused
-        ),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=max_concurrency, graphs=graphs, fused=fused),
     )
 
 

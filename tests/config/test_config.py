@@ -5,13 +5,14 @@ from itertools import pairwise
 
 import pytest
 
+from harness.config.backend import Local
 from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.constraint import constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
 from harness.config.models import Layers, TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
 from kernels.methods.acceptance_profiles import PROFILES, AcceptanceProfile
@@ -93,12 +94,12 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
             "target.layers: expected auto or own beside target.weights=random, found transformers",
         ),
         (lambda: drafter_of("draft_model", shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
-        (lambda: BackendConfig(dtype="float8"), "backend.dtype: expected auto, float32"),
-        (lambda: BackendConfig(device="tpu"), "backend.device"),
-        (lambda: BackendConfig(device="cuda:x"), "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
-        (lambda: BackendConfig(device="cuda:"), "backend.device"),
-        (lambda: BackendConfig(max_concurrency=0), "backend.max_concurrency"),
-        (lambda: BackendConfig(max_length=0), "backend.max_length"),
+        (lambda: Local(dtype="float8"), "backend.dtype: expected auto, float32"),
+        (lambda: Local(device="tpu"), "backend.device"),
+        (lambda: Local(device="cuda:x"), "backend.device: expected auto, cpu, cuda or cuda:N, found cuda:x"),
+        (lambda: Local(device="cuda:"), "backend.device"),
+        (lambda: Local(max_concurrency=0), "backend.max_concurrency"),
+        (lambda: Local(max_length=0), "backend.max_length"),
         (lambda: MeasurementConfig(confidence=1.0), "measurement.confidence"),
         (lambda: MeasurementConfig(num_blocks=0), "measurement.num_blocks"),
         (lambda: TargetConfig(path=""), "target.path=PATH"),
@@ -137,7 +138,7 @@ def test_what_is_not_a_number_is_refused(build):
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:12"])
 def test_devices_that_torch_knows_are_taken(device):
-    assert BackendConfig(device=device).device == device
+    assert Local(device=device).device == device
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_layers_of_transformers_are_another_cell_where_there_are_some_of_our_own
 
 
 def test_a_cache_of_the_drafters_own_type_is_no_other_cell():
-    own = cell("drafter.kind=eagle3 backend.dtype=bfloat16")
+    own = cell("drafter.kind=eagle3 backend.kind=local backend.dtype=bfloat16")
     named = replace(own, drafting=DraftingConfig(cache_dtype=CacheDtype.bfloat16))
     assert normal_form(named) == own and cell_id(named) == cell_id(own)
 

@@ -19,7 +19,8 @@ from experiments.replay import main as replay
 from harness.analysis import load_results
 from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.checks.certification.report import JSON
-from harness.config.cell import BackendConfig, CellConfig
+from harness.config.backend import Local
+from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import OWN_METHOD, labels
 from harness.config.identity import determinants, plain_values
@@ -178,7 +179,7 @@ def test_on_a_gpu_it_asks_for_a_run_without_graphs(graphs):
     cell = CellConfig(
         drafter=drafter_of(DrafterKind.ngram),
         verification=verification_of(HALF),
-        backend=BackendConfig(graphs=graphs),
+        backend=Local(graphs=graphs),
     )
     models = SimpleNamespace(loaded=SimpleNamespace(device=torch.device("cuda")))
     words = "null" if graphs is None else str(graphs).lower()

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.config.backend import Local
 from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice, DrawnFrom
 from harness.config.guarantee import OTHER_DRAFTS, guarantee, labels
 from harness.config.identity import determinants
 from harness.config.sampling import SamplingSettings
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.usage import normal_form, without_effect
 from harness.drafters.draft_logits import Caching
 from harness.drafters.registry import caching_of
@@ -44,7 +45,7 @@ def cell(
         drafting=drafting,
         decoding=DecodingConfig(temperature=temperature),
         verification=Verification(method),
-        backend=BackendConfig(dtype=of_drafter),
+        backend=Local(dtype=of_drafter),
     )
 
 

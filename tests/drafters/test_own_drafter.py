@@ -118,7 +118,7 @@ def test_a_wrong_name_is_found_before_anything_is_loaded(name, words):
     [
         ("Incomplete", "found a Incomplete without num_parameters, cache_bytes"),
         ("broken", "failed while it was made: RuntimeError: no such file"),
-        ("NUMBER", "a function of a DrafterSetup, or a class made with one, found .* to be a int"),
+        ("NUMBER", "a function of a DrafterSetup, or a class made with one, found .*NUMBER: 7"),
     ],
 )
 def test_an_object_that_is_no_drafter_is_refused_with_what_it_lacks(name, words):

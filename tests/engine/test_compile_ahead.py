@@ -8,8 +8,8 @@ import torch
 
 from harness.backends.local.kernels_ahead import kernels_ahead_of
 from harness.backends.local.local import LocalBackend
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
-from harness.config.sections import BackendConfig
 from harness.engine.compile_ahead.known_calls import FOLDER
 from harness.runner.whole_run import run
 from tests.support.small_run import SMALL
@@ -117,7 +117,7 @@ def test_hooks_have_one_key_in_every_process(tmp_path: Path):
 
 def test_a_cpu_compiles_nothing_ahead():
     """Would catch processes that are started where nothing is captured."""
-    backend = LocalBackend(CellConfig(backend=BackendConfig(device="cpu", graphs=True)))
+    backend = LocalBackend(CellConfig(backend=Local(device="cpu", graphs=True)))
     assert kernels_ahead_of([backend.engine_of_cell], torch.device("cpu")) is None
     assert backend.start_note is None
 

@@ -9,11 +9,12 @@ import torch
 
 from experiments.zoo.reasoning_prompts import FILE
 from harness.backends.local.local import LocalBackend
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts, PolicyKind, constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import Layout, WorkloadConfig
 from harness.workload.conversations import conversations, load_prompts
 
@@ -27,7 +28,7 @@ def config_of(policy, drafter, temperature=1.0, parser="zoo", **backend):
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=160),
         workload=WorkloadConfig(path=str(FILE), layout=Layout.plain, num_prompts=40),
         constraint=constraint_of(policy, parser=parser, drafts=AnswerDrafts.masked),
-        backend=BackendConfig(device="cuda", max_concurrency=12, **backend),
+        backend=Local(device="cuda", max_concurrency=12, **backend),
         measurement=MeasurementConfig(expected_acceptance=False),
     )
 

@@ -14,13 +14,14 @@ from harness.analysis.results import read_results
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts, GrammarKind, PolicyKind, constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import guarantee
 from harness.config.identity import determinants
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.workload import Layout, WorkloadConfig
 from harness.report.missing_values import masked_text
 from harness.runner import run
@@ -49,7 +50,7 @@ def cell(
         verification=changes.pop("verification", Verification(VerificationMethod.block)),
         workload=WORKLOAD,
         constraint=constraint_of(policy, **changes),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, graphs=graphs),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=3, graphs=graphs),
     )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.backends.local.local import LocalBackend
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.models import TargetConfig
-from harness.config.sections import BackendConfig
 from harness.engine.compile_ahead import known_calls
 from harness.engine.compile_ahead.known_calls import FOLDER
 from tests.support.tiny_models import edit_config, random_causal_lm, save_target_folder
@@ -80,7 +80,7 @@ def test_notes_do_not_accumulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_steps_of_a_model_whose_files_were_edited_are_others(tmp_path: Path):
     """Would catch a note that outlives the config.json that its kernels follow from."""
     folder = save_target_folder(tmp_path / "target", random_causal_lm())
-    cell = CellConfig(target=TargetConfig(path=str(folder)), backend=BackendConfig(device="cpu"))
+    cell = CellConfig(target=TargetConfig(path=str(folder)), backend=Local(device="cpu"))
 
     def steps() -> str:
         return LocalBackend(cell).engine_of_cell.steps

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.identity import determinants
-from harness.config.sections import BackendConfig
 from harness.config.usage import without_effect
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, StepSize, step_sizes
 from harness.engine.inputs import num_rows
@@ -151,7 +151,7 @@ def test_every_step_with_a_portion_is_of_a_size_that_is_captured_before():
 
 
 def cell(**backend):
-    return CellConfig(backend=BackendConfig(**backend))
+    return CellConfig(backend=Local(**backend))
 
 
 def test_a_cell_whose_prompts_have_no_rows_ignores_the_limit():
@@ -171,4 +171,4 @@ def test_a_limit_makes_another_cell():
 
 def test_a_limit_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"backend.prompt_tokens_beside_rounds: expected 1 or more, or null, found 0"):
-        BackendConfig(prompt_tokens_beside_rounds=0)
+        Local(prompt_tokens_beside_rounds=0)

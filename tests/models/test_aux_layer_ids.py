@@ -9,9 +9,10 @@ import pytest
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.models.assumptions import assumed_of_cell
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.check_model_configs import check_model_configs
@@ -88,7 +89,7 @@ def drafted(store, **fields):
     cell = CellConfig(
         drafter=drafter_of(DrafterKind.eagle3, **fields),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=24, ignore_eos=True),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=1),
     )
     check_model_configs([cell])
     backend = LocalBackend(cell, store)

@@ -12,9 +12,10 @@ from harness.analysis.beyond_positions import drafts_beyond
 from harness.analysis.results import Results
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.models.zoo import zoo_path
 from harness.report.warnings import warnings
 from harness.workload.conversations import Conversation
@@ -59,7 +60,7 @@ def test_the_positions_of_a_head_are_those_that_its_file_names(tmp_path):
         cell = CellConfig(
             drafter=drafter_of(DrafterKind.eagle, path=str(folder)),
             decoding=DecodingConfig(max_new_tokens=4),
-            backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+            backend=Local(device="cpu", dtype="float32", max_concurrency=1),
         )
         backend = LocalBackend(cell, ModelStore())
         backend.generate([Conversation(Prompt("one", "test", ("Name a colour.",)), 0, 7)])

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.models import TargetConfig, Weights
-from harness.config.sections import BackendConfig
 from harness.models.fp8_linear import FP8, Fp8Linear, dequantized, quantize, to_fp8
 from harness.models.fused.fuse import packed, query_key_value
 from harness.models.fused.reference import gated_linear as reference_gated_linear
@@ -147,7 +147,7 @@ def test_kernels_round_and_widen_as_torch_does():
 )
 def test_sizes_without_a_kernel_are_told(shape, is_read):
     """Would catch a record that says nothing of weights that are widened."""
-    backend = BackendConfig(device="cpu", dtype="bfloat16", fused=True, weight_dtype="fp8")
+    backend = Local(device="cpu", dtype="bfloat16", fused=True, weight_dtype="fp8")
     target = ModelStore().models(TargetConfig(shape=shape, weights=Weights.random), backend).meta_models.target
     assert target.widens_fp8 is not is_read
 

@@ -10,11 +10,11 @@ import torch
 
 from harness.backends.local import model_store
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
 from harness.config.models import TargetConfig, Weights
-from harness.config.sections import BackendConfig
 from harness.models.fp8_linear import FP8
 from harness.models.target import TargetModel, load_target
 from harness.report.tables.engines import engine_tables
@@ -59,7 +59,7 @@ def test_drafts_keep_the_tokens_of_the_rounded_target(drafter, method, tree, fus
 @pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "peagle", "mtp", "draft_model", "dflash"])
 def test_caches_of_target_and_drafter_are_in_8_bits(kind):
     weights = {"weights": Weights.random} if kind == "dflash" else {}
-    backend = BackendConfig(device="cpu", kv_cache_dtype="fp8")
+    backend = Local(device="cpu", kv_cache_dtype="fp8")
     models, drafter = (
         ModelStore().models(TargetConfig(), backend).loaded,
         drafter_of(kind, **weights),
@@ -74,7 +74,7 @@ def test_a_gpu_that_cannot_convert_is_refused_before_weights_are_loaded(monkeypa
     monkeypatch.setattr(model_store, "resolve_device", lambda name: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(ValueError, match=r"kv_cache_dtype=fp8: expected a GPU of compute capability 8.9 .*, found 8.0"):
-        ModelStore().models(TargetConfig(), BackendConfig(device="cuda", kv_cache_dtype="fp8"))
+        ModelStore().models(TargetConfig(), Local(device="cuda", kv_cache_dtype="fp8"))
 
 
 def test_a_cell_in_8_bits_is_one_of_its_own():
@@ -97,7 +97,7 @@ def test_rounds_that_widen_their_weights_say_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["weight_dtype", "kv_cache_dtype"])
 def test_experts_and_latents_are_refused(name):
     target = TargetConfig(shape="glm47_flash", weights=Weights.random)
-    backend = BackendConfig(device="cpu", **{name: "fp8"})
+    backend = Local(device="cpu", **{name: "fp8"})
     with pytest.raises(ValueError, match=rf"backend.{name}=fp8: expected .*, found .*use backend.{name}=auto"):
         _ = ModelStore().models(target, backend).meta_models.target
 

@@ -12,10 +12,11 @@ from transformers import AutoTokenizer
 
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import SamplingSettings
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.registry import load_head
@@ -101,7 +102,7 @@ def test_greedy_tokens_and_acceptance_are_those_without_padding(tmp_path):
         cell = CellConfig(
             drafter=drafter,
             decoding=DecodingConfig(temperature=0.0, max_new_tokens=16, ignore_eos=True),
-            backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=2),
+            backend=Local(device="cpu", dtype="float32", max_concurrency=2),
         )
         check_model_configs([cell])
         backend = LocalBackend(cell, store)

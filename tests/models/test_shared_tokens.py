@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from harness.backends.local.local import LocalBackend
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
 from harness.config.models import TargetConfig
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_model import Vocabulary
@@ -149,7 +150,7 @@ def cell(drafting=DraftSamplingChoice.greedy, method=VerificationMethod.probabil
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=16),
         verification=Verification(method),
         workload=WorkloadConfig(num_prompts=3),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=3),
     )
 
 

@@ -1,6 +1,7 @@
 """A backend outside the package goes through sweep, records, metrics, tables, figures and report."""
 
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import pytest
 
 from harness.analysis import load_results
 from harness.analysis.results import read_results
-from harness.config.cell import BackendConfig, CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
+from harness.backends.backend import backend_class
+from harness.config.backend import backend_of
+from harness.config.cell import CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.schema import SettingsError
+from harness.config.view import plain_values
 from harness.records.counts import Knowledge, added
 from harness.records.files import read_cell
 from harness.report.console import print_summary
@@ -23,7 +27,7 @@ from harness.runner.run_cells import run_cells
 from kernels.contract import VerificationMethod
 from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
-from tests.support.fake_servers import NUM_STEPS
+from tests.support.fake_servers import NUM_STEPS, FakeServer
 
 DEPTH = 3
 
@@ -35,7 +39,7 @@ def run_on(tmp_path, name, module="tests.support.fake_servers"):
         drafting=replace(CellConfig().drafting, num_speculative_tokens=DEPTH),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=6, num_turns=1),
-        backend=BackendConfig(kind=f"{module}:{name}", device="cpu", dtype="float32", graphs=False),
+        backend=backend_of(f"{module}:{name}", device="cpu", dtype="float32"),
         measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=200),
     )
     methods = (VerificationMethod.strict, VerificationMethod.block)
@@ -71,6 +75,27 @@ def test_results_of_any_knowledge_become_a_report(tmp_path, name, capsys):
 def test_a_backend_that_cannot_be_imported_is_found_before_anything_runs():
     with pytest.raises(SettingsError, match=r"backend\.kind: .*can be imported"):
         compose_plan(["backend.kind=tests.support.fake_servers:Missing"])
+
+
+def test_settings_of_a_backend_of_the_users_own_are_settings_like_others(tmp_path):
+    """Would catch a field that a record, another process or a sweep does not know, and another class that runs."""
+    own = ["backend=tests.support.fake_servers:Paced", "backend.pace_s=1,2", "backend.device=cpu"]
+    small = ["workload.num_prompts=2", "workload.num_turns=1", "drafter=none", f"output.folder={tmp_path}"]
+    cells = compose_plan([*own, *small]).cells
+    assert [plain_values(cell)["backend"]["pace_s"] for cell in cells] == [1.0, 2.0]
+    assert pickle.loads(pickle.dumps(cells)) == cells
+    assert backend_class(cells[0].backend) is FakeServer
+    run_cells(plan(tmp_path, *cells), tmp_path, Silent(), [])
+    records = read_results(tmp_path).runs[0].cells
+    assert sorted(record.config["backend"]["pace_s"] for record in records) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("backend", ["server", "tests.support.fake_servers:FakeServer"])
+def test_what_the_local_engine_alone_reads_is_no_setting_of_another(backend):
+    given = [f"backend={backend}", "server.url=http://host:1", "drafter=none"][: 3 if backend == "server" else 1]
+    with pytest.raises(SettingsError, match=r"backend\.graphs: .* used only with backend=local"):
+        compose_plan([*given, "backend.graphs=true"])
+    assert not hasattr(compose_plan(given).cells[0].backend, "graphs")
 
 
 def test_counts_per_request_have_intervals_over_prompts(tmp_path):
@@ -120,8 +145,9 @@ def test_the_record_holds_blocks_failures_and_who_drew(tmp_path):
 
 def test_no_torch_is_needed_to_know_a_backend():
     """Would catch a protocol that loads the local engine for a server elsewhere."""
-    load = "from harness.backends.backend import backend_class; backend_class('tests.support.fake_servers:FakeServer')"
-    code = f"import sys; {load}; print('torch' in sys.modules)"
+    load = "from harness.backends.backend import backend_class; from harness.config.backend import backend_of"
+    use = "backend_class(backend_of('tests.support.fake_servers:FakeServer'))"
+    code = f"import sys; {load}; {use}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.config.schema import SettingsError
+from harness.config.sections import LogprobsMode
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
 from harness.records.run_status import DONE, read_status
@@ -160,7 +161,7 @@ def test_groups_run_on_several_devices_and_each_stays_on_one(tmp_path):
 def test_what_no_worker_can_run_ends_the_run_with_its_reason(tmp_path):
     """Would catch a mistake of the settings that becomes a failed cell, or starts workers again and again."""
     first = plan_on("Raises", tmp_path).cells[1]
-    second = replace(first, backend=replace(first.backend, prompt_tokens_beside_rounds=64))
+    second = replace(first, decoding=replace(first.decoding, logprobs_mode=LogprobsMode.processed))
     with pytest.raises(ValueError, match="two cells differ in"):
         Supervisor(replace(plan_on("Raises", tmp_path), cells=(first, second)), Counting(), []).run()
     assert not (tmp_path / "cells").exists()

@@ -11,12 +11,13 @@ import torch
 from harness.backends.local.cell_memory import CellMemory, check_memory
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.cli.ending import FAILED
 from harness.config.drafter import DrafterKind, drafter_of, drafter_traits
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
 from harness.config.models import TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
@@ -56,7 +57,7 @@ def backend(
         drafting=DraftingConfig(num_speculative_tokens=NUM_DRAFTED, sampling=sampling),
         decoding=DecodingConfig(max_new_tokens=NUM_NEW_TOKENS),
         workload=WorkloadConfig(num_turns=1, prompt_tokens=NUM_PROMPT_TOKENS),
-        backend=BackendConfig(device="cpu", max_concurrency=NUM_SLOTS, graphs=graphs, **settings),
+        backend=Local(device="cpu", max_concurrency=NUM_SLOTS, graphs=graphs, **settings),
     )
     return LocalBackend(cell, store)
 
@@ -261,11 +262,11 @@ def test_a_run_that_does_not_fit_says_once_what_does_not_fit(tmp_path, monkeypat
 
 def test_another_target_frees_the_one_before_it_is_counted():
     store = ModelStore()
-    first = store.models(TargetConfig(), BackendConfig(device="cpu"))
+    first = store.models(TargetConfig(), Local(device="cpu"))
     before = weakref.ref(first.loaded.target.causal_lm)
     del first
     assert before() is not None
-    store.models(TargetConfig(), BackendConfig(device="cpu", dtype="bfloat16"))
+    store.models(TargetConfig(), Local(device="cpu", dtype="bfloat16"))
     assert before() is None
 
 

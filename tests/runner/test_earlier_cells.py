@@ -11,6 +11,7 @@ import torch
 from experiments import run as command
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import backend_of
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.models.zoo import zoo_path
@@ -170,7 +171,7 @@ def test_cells_are_named_as_a_worker_names_them(kind, changes, tmp_path):
 
 def test_cells_that_only_a_worker_can_find_are_not_called_new(run_plan):
     """Would catch a list that counts cells of a backend of one's own as not begun."""
-    own = replace(STRICT, backend=replace(STRICT.backend, kind="tests.support.fake_servers:FakeServer"))
+    own = replace(STRICT, backend=backend_of("tests.support.fake_servers:FakeServer", device="cpu", dtype="float32"))
     table, lines = listing(replace(run_plan, cells=(own,)))
     assert table.endswith("not known") and "1 are left; of 1 of these only a worker can tell" in lines[0]
 

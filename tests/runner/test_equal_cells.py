@@ -5,12 +5,13 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from harness.config.backend import Local
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
 from harness.config.models import TargetConfig, Weights
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.usage import normal_form
 from harness.config.verification import recorded_verification
 from harness.config.workload import WorkloadConfig
@@ -109,7 +110,7 @@ def test_auto_and_what_it_is_resolved_to_are_the_same_cell():
         {"decoding": DecodingConfig(max_new_tokens=65)},
         {"drafting": DraftingConfig(3)},
         {"workload": WorkloadConfig(num_requests=7)},
-        {"backend": BackendConfig(max_concurrency=3)},
+        {"backend": Local(max_concurrency=3)},
         {"measurement": MeasurementConfig(num_blocks=3)},
         {"seed": 1},
     ],

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.backend import Server
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.sections import BackendConfig, MeasurementConfig
+from harness.config.sections import MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.estimate import estimate_lines
 from harness.runner.listing import listing
@@ -102,9 +103,7 @@ def test_terms_of_several_drafts_are_called_slow(is_recorded, tmp_path):
 def test_a_server_takes_its_own_time(tmp_path):
     """Would catch a server's cells that are told by how long this engine took."""
     write_run(tmp_path, ("none", 4, 900.0))
-    assert (
-        "not known of 1 cells" in estimate_lines((replace(BASELINE, backend=BackendConfig("server")),), [tmp_path])[0]
-    )
+    assert "not known of 1 cells" in estimate_lines((replace(BASELINE, backend=Server()),), [tmp_path])[0]
 
 
 def test_no_time_is_made_up(tmp_path):

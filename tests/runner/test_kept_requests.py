@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from harness.backends.local import local
-from harness.config.cell import BackendConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
+from harness.config.backend import Local
+from harness.config.cell import DecodingConfig, MeasurementConfig, WorkloadConfig
 from harness.engine.sequence import Sequence
 from harness.records import fault_points
 from harness.records.acceptance_terms import check_terms_of, read_terms
@@ -27,7 +28,7 @@ def test_the_engine_hands_over_conversations_that_have_ended(tmp_path, monkeypat
     two_turns = replace(
         zoo_cell(VerificationMethod.block),
         workload=WorkloadConfig(num_prompts=4, num_turns=2),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=2),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=2),
         measurement=MeasurementConfig(num_warmup_requests=0, num_blocks=1, round_terms=True),
     )
     records = []
@@ -59,7 +60,7 @@ def test_what_is_on_disk_is_not_in_memory(tmp_path, monkeypatch):
         zoo_cell(VerificationMethod.block),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=4),
         workload=WorkloadConfig(num_prompts=8, num_turns=1),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=1),
         measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=2),
     )
     before, found, finished = alive(RequestRecord, Sequence), [], []
@@ -92,7 +93,7 @@ def test_a_run_can_end_after_any_round_and_keeps_what_has_finished(tmp_path):
         zoo_cell(VerificationMethod.block),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=16, ignore_eos=True),
         workload=WorkloadConfig(num_prompts=3, num_turns=1),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=1),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=1),
         measurement=MeasurementConfig(baseline=False, num_warmup_requests=0, num_blocks=1),
     )
     run_plan, ends, goes_on, finished = replace(plan(tmp_path, one_by_one), cells=(one_by_one,)), Ends(), Silent(), []

@@ -10,10 +10,11 @@ import torch
 from harness.backends.local import local
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import Fusion, ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import GivenSampling
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.workload import TooLong, WorkloadConfig
 from harness.models.target import TargetModel
 from harness.runner.plan.compose import compose_plan
@@ -34,7 +35,7 @@ def backend(store, *, too_long=TooLong.skip, max_length=None, max_new_tokens=8, 
         drafter=drafter_of(drafter),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=max_new_tokens, ignore_eos=True),
         workload=WorkloadConfig(too_long=too_long),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3, max_length=max_length),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=3, max_length=max_length),
     )
     return LocalBackend(cell, store)
 
@@ -94,7 +95,7 @@ def test_sampling_that_breaks_the_promise_of_the_cell_is_refused(store):
         drafter=drafter_of(DrafterKind.ngram),
         decoding=DecodingConfig(temperature=0.0, max_new_tokens=8),
         verification=Verification(VerificationMethod.greedy),
-        backend=BackendConfig(device="cpu", dtype="float32"),
+        backend=Local(device="cpu", dtype="float32"),
     )
     with pytest.raises(ValueError, match="prompt hot: its sampling does not fit the cell"):
         LocalBackend(cell, store).fit_slots([SHORT, own_sampling("hot", temperature=1.0)])

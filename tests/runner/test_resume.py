@@ -14,6 +14,7 @@ from harness.analysis.comparison import comparisons_frame
 from harness.analysis.results import read_results
 from harness.backends.backend import RefusedArm
 from harness.config.cell import MeasurementConfig
+from harness.config.imported import ImportPath
 from harness.records.provenance import provenance
 from harness.report.cell_names import SESSIONS
 from harness.report.missing_values import OTHER_SESSIONS, missing_value_notes
@@ -207,7 +208,9 @@ def test_settings_that_determine_nothing_are_brought_up_to_date(tmp_path):
 @pytest.mark.parametrize("is_finished", [False, True], ids=["a block", "a finished cell"])
 def test_failed_requests_are_run_again_if_asked_for(is_finished, tmp_path, monkeypatch):
     """Would catch failed requests that no option runs again, and answers that are measured twice."""
-    backend = replace(plan_of(tmp_path).cells[0].backend, kind="tests.support.failing_servers:LosesRequestsUntilMended")
+    backend = replace(
+        plan_of(tmp_path).cells[0].backend, builder=ImportPath("tests.support.failing_servers:LosesRequestsUntilMended")
+    )
     if is_finished:
         _, records = run(tmp_path, backend=backend)
         assert [(len(record.requests), len(record.failures)) for record in records.values()] == [(8, 2)] * 3

@@ -29,7 +29,7 @@ def test_a_worker_imports_what_its_cells_run_with_once_and_no_more():
         "from harness.config.cell import CellConfig; from harness.config.workload import WorkloadConfig\n"
         "from harness.config.sections import DecodingConfig; from harness.runner.turns import groups_of\n"
         "collected = []; gc.callbacks.append(lambda phase, info: collected.append(phase))\n"
-        "local = backend_class('local')\n"
+        "local = backend_class(CellConfig().backend)\n"
         "num_young = len(gc.get_objects(0)) + len(gc.get_objects(1)); gc.callbacks.clear()\n"
         "workload = WorkloadConfig(num_prompts=1, num_turns=1)\n"
         "cell = CellConfig(workload=workload, decoding=DecodingConfig(max_new_tokens=2))\n"

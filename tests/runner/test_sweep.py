@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
 from harness.runner.plan.run_plan import RunPlan, with_baselines
@@ -25,7 +26,7 @@ def cell(method: VerificationMethod, temperature: float = 1.0) -> CellConfig:
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=6),
         verification=Verification(method),
         workload=WorkloadConfig(num_prompts=4, num_turns=1),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=4),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=4),
         measurement=MeasurementConfig(num_warmup_requests=1),
     )
 
@@ -106,7 +107,7 @@ def test_an_interruption_keeps_finished_cells_and_older_results_until_then(tmp_p
 
 
 def test_cells_of_which_nothing_fits_have_failed(tmp_path):
-    tight = replace(cell(VerificationMethod.strict), backend=BackendConfig(device="cpu", max_length=12))
+    tight = replace(cell(VerificationMethod.strict), backend=Local(device="cpu", max_length=12))
     run_cells(plan(tmp_path, tight), tmp_path, Silent(), [])
     records = [read_cell(path) for path in (tmp_path / "cells").iterdir()]
     assert len(records) == 2 and all("found none among 4" in item.failures[0].message for item in records)

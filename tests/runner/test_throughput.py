@@ -12,10 +12,11 @@ from experiments.prompt import headline
 from harness.analysis.results import read_results
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.models import Weights
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
 from harness.records.request import FinishReason
@@ -174,7 +175,7 @@ def test_prompts_of_one_length_are_the_same_for_every_arm():
             drafter=drafter_of(kind),
             decoding=DecodingConfig(max_new_tokens=3),
             workload=WorkloadConfig(num_turns=1, prompt_tokens=50),
-            backend=BackendConfig(device="cpu", max_concurrency=2),
+            backend=Local(device="cpu", max_concurrency=2),
         )
         request = LocalBackend(cell, store).requests.first(conversation)
         read.append(request.token_ids)
@@ -182,7 +183,7 @@ def test_prompts_of_one_length_are_the_same_for_every_arm():
 
 
 def test_a_length_that_does_not_fit_the_target_is_refused_before_anything_runs():
-    cell = CellConfig(workload=WorkloadConfig(num_turns=1, prompt_tokens=1000), backend=BackendConfig(device="cpu"))
+    cell = CellConfig(workload=WorkloadConfig(num_turns=1, prompt_tokens=1000), backend=Local(device="cpu"))
     conversation = Conversation(Prompt("short", "test", ("Name a colour.",)), 0, 7)
     with pytest.raises(
         ValueError, match="expected a prompt of at most 960 tokens beside its answer, found none among 1"

@@ -1,11 +1,13 @@
 """Backends outside the package: a scripted server that tells little of its drafts, named by backend.kind."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from harness.backends.backend import BackendRun, Facts
+from harness.config.backend import BackendConfig
 from harness.records.counts import Arrival, DraftCounts, Knowledge, added
 from harness.records.fault_points import reached
 from harness.records.request import FinishReason, RequestRecord, RoundRecord
@@ -86,6 +88,15 @@ class FakeServer:
 
     def decode(self, token_ids) -> str:
         return ""
+
+
+@dataclass(frozen=True)
+class Paced(BackendConfig):
+    """Settings of a user's own backend."""
+
+    runs = "tests.support.fake_servers:FakeServer"
+    pace_s: float = STEP_S
+    """Seconds of a step."""
 
 
 class TellsEveryRound(FakeServer):

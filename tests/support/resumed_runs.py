@@ -8,7 +8,8 @@ from pandas.testing import assert_frame_equal
 
 from harness.analysis import load_results
 from harness.analysis.definitions import METRICS
-from harness.config.cell import BackendConfig, CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
+from harness.config.backend import backend_of
+from harness.config.cell import CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.records.files import read_cell
 from harness.records.same_tokens import same_tokens
@@ -42,9 +43,7 @@ def plan_of(folder, **changes):
         drafter=drafter_of(DrafterKind.eagle3),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=NUM_PROMPTS, num_turns=1),
-        backend=BackendConfig(
-            kind="tests.support.fake_servers:TellsEveryRound", device="cpu", dtype="float32", graphs=False
-        ),
+        backend=backend_of("tests.support.fake_servers:TellsEveryRound", device="cpu", dtype="float32"),
         measurement=MeasurementConfig(num_warmup_requests=0, num_resamples=100),
     )
     methods = (VerificationMethod.strict, VerificationMethod.block)

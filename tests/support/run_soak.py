@@ -33,7 +33,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.backend import Local
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records import fault_points
 from harness.records.files import read_cell
@@ -75,7 +76,7 @@ def zoo_plan(folder):
         zoo_cell(VerificationMethod.block),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8),
         workload=WorkloadConfig(num_prompts=8, num_turns=2),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=3),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=3),
         measurement=MeasurementConfig(num_warmup_requests=0, num_resamples=100),
     )
     return plan(folder, cell)
@@ -191,7 +192,7 @@ def long_run(root, num_requests):
         zoo_cell(VerificationMethod.block),
         decoding=DecodingConfig(temperature=1.0, max_new_tokens=8, ignore_eos=True),
         workload=WorkloadConfig(num_prompts=16, num_turns=1, num_requests=num_requests, prompt_tokens=32),
-        backend=BackendConfig(device="cpu", dtype="float32", max_concurrency=16),
+        backend=Local(device="cpu", dtype="float32", max_concurrency=16),
         measurement=MeasurementConfig(baseline=False, num_warmup_requests=4, num_resamples=100, num_blocks=NUM_SLICES),
     )
     # made before the run, so that they do not grow with it

@@ -2,10 +2,11 @@
 
 from harness.analysis import load_results
 from harness.analysis.results import read_results
+from harness.config.backend import Server
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.server import Engine, server_of
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import RunPlan
@@ -37,7 +38,7 @@ def cell_on(server, num_requests=6, concurrency=256, **settings):
         decoding=DecodingConfig(temperature=temperature, max_new_tokens=MAX_TOKENS),
         verification=Verification(VerificationMethod.probabilistic if temperature else VerificationMethod.greedy),
         workload=WorkloadConfig(num_prompts=min(8, num_requests), num_requests=num_requests, num_turns=1),
-        backend=BackendConfig(kind="server", max_concurrency=concurrency),
+        backend=Server(max_concurrency=concurrency),
         server=server_of(engine, url=server.url, stall_timeout_s=settings.pop("stall_timeout_s", 60.0)),
         measurement=MeasurementConfig(
             num_warmup_requests=0, num_blocks=settings.pop("num_blocks", 2), num_resamples=200

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from harness.config.backend import backend_of
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.runner.plan.run_plan import Workers
 from kernels.contract import VerificationMethod
@@ -21,9 +22,7 @@ def plan_on(name, folder, methods=METHODS, temperatures=(1.0,), **workers):
             drafter=drafter_of(DrafterKind.eagle3),
             decoding=DecodingConfig(temperature=temperature, max_new_tokens=8),
             workload=WorkloadConfig(num_prompts=4, num_turns=1),
-            backend=BackendConfig(
-                kind=f"tests.support.failing_servers:{name}", device="cpu", dtype="float32", graphs=False
-            ),
+            backend=backend_of(f"tests.support.failing_servers:{name}", device="cpu", dtype="float32"),
             measurement=MeasurementConfig(num_warmup_requests=1, num_resamples=100),
             verification=Verification(method),
         )

@@ -75,7 +75,7 @@ def _check_fused_trees(cell: CellConfig, models: Models) -> None:
     drafter = None if loaded is None else loaded.head
     for owner, model in (("target", models.target), ("drafter", drafter)):
         if model is not None and model.is_fused and model.has_latent_attention:
-            found = "true" if cell.backend.fused else "null, which fuses layers on this device"
+            found = "true" if cell.local.fused else "null, which fuses layers on this device"
             raise ValueError(
                 f"backend.fused: expected false with drafting.tree={cell.drafting.tree}, because the {owner} has "
                 f"latent attention, whose fused operations run chains only, found {found}"
@@ -166,7 +166,7 @@ class EngineOfCell:
     @property
     def uses_graphs(self) -> bool:
         """Whether its steps have fixed sizes, captured as CUDA graphs on a GPU."""
-        return resolve_graphs(self._cell.backend.graphs, self._models.loaded.device)
+        return resolve_graphs(self._cell.local.graphs, self._models.loaded.device)
 
     @property
     def shared_mass(self) -> float | None:
@@ -278,7 +278,7 @@ class EngineOfCell:
             multi_draft_terms=cell.measurement.multi_draft_terms and has_terms and cell.has_draft_cache,
             drafts_trees=cell.drafts_tree,
             own_drafter=_own_drafter(cell, target),
-            prompt_tokens_beside_rounds=cell.backend.prompt_tokens_beside_rounds,
+            prompt_tokens_beside_rounds=cell.local.prompt_tokens_beside_rounds,
         )
         is_on_cpu = self._models.loaded.device.type == "cpu"
         if self.is_off_kernels or (self.runs_own_method and is_on_cpu):

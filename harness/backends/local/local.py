@@ -15,7 +15,7 @@ from harness.backends.local.requests import CellRequests
 from harness.backends.local.warm_up import first_steps
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts, GrammarConfig
-from harness.config.device import resolve_device, resolved_backend
+from harness.config.device import resolve_device
 from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
 from harness.drafters.registry import LoadedHead
@@ -45,7 +45,7 @@ class LocalBackend:
 
     def __init__(self, cell: CellConfig, shared: ModelStore | None = None) -> None:
         self.cell = cell
-        self.models = (ModelStore() if shared is None else shared).models(cell.target, cell.backend)
+        self.models = (ModelStore() if shared is None else shared).models(cell.target, cell.local)
         meta_models = self.models.meta_models
         # what does not fit the target is refused here
         meta_models.head(cell.drafter)
@@ -59,7 +59,7 @@ class LocalBackend:
     def resolved(cell: CellConfig) -> CellConfig:
         """The cell with device and graphs, and the dtype where the checkpoint does not decide it."""
         device = resolve_device(cell.backend.device)
-        return replace(cell, backend=resolved_backend(cell.backend, device.type))
+        return replace(cell, backend=cell.local.on(device.type))
 
     @staticmethod
     def prepare_together(backends: Sequence[LocalBackend], conversations: Sequence[Conversation]) -> None:
@@ -188,7 +188,7 @@ class LocalBackend:
         of_head = () if self.loaded_head is None else self.loaded_head.head.assumptions
         return Facts(
             backend=replace(
-                self.cell.backend,
+                self.cell.local,
                 device=target.device.type,
                 dtype=str(target.dtype).removeprefix("torch."),
                 fused=target.is_fused,

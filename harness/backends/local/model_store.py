@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from harness.config.backend import Local
 from harness.config.device import resolve_device, resolve_dtype
 from harness.config.drafter import DrafterConfig
 from harness.config.models import TargetConfig, Weights
-from harness.config.sections import BackendConfig
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.accounting import Accepted
 from harness.models.fp8_linear import FP8
@@ -144,7 +144,7 @@ class ModelStore:
         self._key: tuple[object, ...] | None = None
         self._models: StoredModels | None = None
 
-    def models(self, config: TargetConfig, backend: BackendConfig) -> StoredModels:
+    def models(self, config: TargetConfig, backend: Local) -> StoredModels:
         """The models for a target, those already held if it is the same; another target takes their place at once, so
         that their memory is free before the next ones are counted."""
         in_fp8 = backend.weight_dtype == "fp8", backend.kv_cache_dtype == "fp8"

@@ -23,13 +23,15 @@ from harness.backends.recordings.read import (
     recordings_at,
 )
 from harness.backends.recordings.to_records import Converted, LeftOut, converted
+from harness.config.backend import RunByOwn
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import CacheDtype, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import guarantee, labels
 from harness.config.identity import plain_values
+from harness.config.imported import ImportPath
 from harness.config.models import TargetConfig
-from harness.config.sections import BackendConfig, DecodingConfig, MeasurementConfig
+from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.acceptance_terms import collect_terms, write_terms
 from harness.records.files import identity, write_cell
@@ -144,7 +146,7 @@ def _config(header: Header, about: About) -> CellConfig:
         decoding=DecodingConfig(**sampling, max_new_tokens=about.max_tokens, ignore_eos=about.ignore_eos),
         verification=Verification(header.method),
         workload=WorkloadConfig(path=PROMPTS),
-        backend=BackendConfig(kind=WORKER, device=header.device, dtype=header.dtype),
+        backend=RunByOwn(builder=ImportPath(WORKER), device=header.device, dtype=header.dtype),
         measurement=MeasurementConfig(baseline=False, round_terms=True),
     )
 

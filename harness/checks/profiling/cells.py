@@ -107,7 +107,7 @@ def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
     return replace(
         cell,
         decoding=replace(cell.decoding, max_new_tokens=num_new, ignore_eos=True),
-        backend=replace(cell.backend, prompt_tokens_beside_rounds=None),
+        backend=replace(cell.local, prompt_tokens_beside_rounds=None),
         workload=replace(
             cell.workload,
             num_requests=num_slots,

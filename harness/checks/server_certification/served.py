@@ -13,10 +13,11 @@ from harness.backends.server.counters import Counters, CountersReset, read_count
 from harness.backends.server.get import NoAnswer, get_json, listed_models
 from harness.checks.server_certification.config import CertifyServerConfig
 from harness.checks.server_certification.known_model import Tokens
+from harness.config.backend import Server
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sampling import SamplingSettings
-from harness.config.sections import BackendConfig, DecodingConfig
+from harness.config.sections import DecodingConfig
 from harness.config.server import server_of
 from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts
@@ -33,7 +34,7 @@ class Served:
         cell = CellConfig(
             drafter=drafter_of(DrafterKind.none),
             decoding=DecodingConfig(ignore_eos=True),
-            backend=BackendConfig(kind="server"),
+            backend=Server(),
             server=server,
         )
         self.url = str(server.url)

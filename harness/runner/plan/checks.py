@@ -9,12 +9,12 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
 from harness.config.device import asks_for_gpu
 from harness.config.models import TargetConfig, Weights
 from harness.config.schema import SettingsError, did_you_mean, group_options
-from harness.config.sections import BACKENDS
 from harness.config.usage import without_effect
 from harness.engine.constraint.grammar_text import check_given_grammar
 from harness.engine.constraint.registry import check_parser
@@ -144,8 +144,12 @@ def _check_reference_core(cells: Sequence[CellConfig]) -> None:
     needs a run without them, so that its baseline has none either."""
     for cell in cells:
         method, backend = cell.imported.get("verification.method"), cell.backend
-        is_eager = backend.graphs is False or backend.kind not in BACKENDS
-        if method is None or is_eager or not asks_for_gpu(backend.device):
+        if (
+            method is None
+            or not isinstance(backend, Local)
+            or backend.graphs is False
+            or not asks_for_gpu(backend.device)
+        ):
             continue
         if not runs_on_kernels(cell.verification.method):
             raise SettingsError(
