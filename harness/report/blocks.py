@@ -32,6 +32,8 @@ MAX_CELLS = 12
 """A block with more shows the methods of one K and shape, or one method of each."""
 FEW_METHODS = 2
 """Of each K and shape: so few are compared in a sentence, and K and shapes in rows."""
+NOT_TOLD = "auto"
+"""The device and dtype of a server that does not tell them, as settings have it."""
 LENGTHS = ("full_draft_length", "mean_acceptance_length")
 """The acceptance length, and what stands for it where rounds are not known."""
 
@@ -185,9 +187,9 @@ def shared_settings(cells: Sequence[CellResult]) -> str:
         "workload": f"{first.estimates.num_prompts} prompts ({first['workload']})",
         "max_concurrency": f"at most {first['max_concurrency']} in flight",
         "max_new_tokens": f"at most {first['max_new_tokens']} new tokens",
-        "device": f"{first['device']}, {first['dtype']}",
+        "device": ", ".join(first[name] for name in ("device", "dtype") if first[name] != NOT_TOLD),
     }
-    return " · ".join(text for name, text in texts.items() if name in alike)
+    return " · ".join(text for name, text in texts.items() if text and name in alike)
 
 
 def _drafter(cell: CellResult) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from harness.report.verdicts import sentences
 TITLE = "Which method keeps most, and what it buys"
 MAX_LOOPS = 3
 """Cells with answers that loop; further ones are counted."""
-MAX_ANSWERS = 8
+MAX_ANSWERS = 6
 """Sentences; further blocks are counted."""
 MAX_ROWS = 32
 """Of the tables of methods together; the first block is shown in any case."""
@@ -117,7 +117,7 @@ class FirstScreen:
         lines = [LEGEND] if any(map(is_disturbed, cells)) else []
         lines += [ONE_ROW] if any(len(row) > 1 for block in self.in_full for row in cells_of_rows(block)) else []
         lines += self._loops
-        lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names, "speedup"])))
+        lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names])))
         lines += [DIFFERENT_DRAFTS] if any(draws_differently(block) for block in self.in_full) else []
         left_out = [block for block in self.blocks if block not in self.in_full and not block.first.is_baseline]
         num_cells = sum(len(block.cells) for block in left_out)

@@ -303,8 +303,11 @@ def test_what_never_changes_is_said_once():
     (table,) = found.tables
     assert table.compact.above == "guarantee: lossless" and "guarantee" not in table.compact.header
     assert "target zoo" in found.shared and "zoo" not in table.title
-    text = " ".join(screen("no baseline").below)
-    assert "speedup: the run has no baseline" in text and "speedup" not in screen("no baseline").tables[0].header
+    alone = screen("no baseline")
+    assert "the run has no baseline" in answer(alone.blocks[0]) and "speedup" not in alone.tables[0].header
+    assert "no baseline" not in " ".join(alone.below)
+    served = FirstScreen(tuple(analysed(drafted("block", device="auto", dtype="auto"))), {})
+    assert "zoo" in served.shared and "auto" not in served.shared, "a server that does not tell its device"
     depths = rows_table(blocks(analysed(baseline(), *(drafted("block", depth=depth) for depth in (1, 3))))[0], "")
     assert [str(entry) for entry in column_of(depths, "position 3 (%)")][:2] == ["–", "–"]
 
