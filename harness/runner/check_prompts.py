@@ -7,6 +7,8 @@ which takes about a second, is read only where something depends on it.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from harness.runner.turns import Group
 from harness.workload.chat import chat_messages
 from harness.workload.conversations import Conversation
 from harness.workload.hub_dataset import check_there
+from harness.workload.tasks import RUNS_CODE
 
 
 def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
@@ -38,10 +41,12 @@ def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
         SettingsError: prompts cannot be read; none fits, or one does not where workload.too_long is `error`; one has no
             schema where answers need it; or the tokenizer has no marker or switch that is asked for.
     """
+    are_read = True
     for group in groups:
         workload = group.cells[0].workload
         if workload.dataset is not None and not downloads and not Path(workload.dataset).is_dir():
             check_there(workload.dataset)
+            are_read = False
             continue
         # a prompt is looked at once, however often it is played
         played = [item for item in group.played if item.sample == 0]
@@ -59,6 +64,23 @@ def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
                     _check(cell, played)
             except (ValueError, OSError) as error:
                 raise error if isinstance(error, SettingsError) else SettingsError(str(error)) from error
+    if are_read:
+        _check_tests(groups)
+
+
+def _check_tests(groups: Sequence[Group]) -> None:
+    """Code of answers is run for tests alone, and on a system that can confine it."""
+    if not any(cell.measurement.run_code for group in groups for cell in group.cells):
+        return
+    prompts = [item.prompt for group in groups for item in group.played]
+    if not any(prompt.known is not None and prompt.known.task in RUNS_CODE for prompt in prompts):
+        raise SettingsError(
+            "measurement.run_code: expected prompts with tests (workload=humaneval), found none; leave it out"
+        )
+    if os.name != "posix":
+        raise SettingsError(
+            f"measurement.run_code: expected a POSIX system, on which a process can be confined, found {sys.platform}"
+        )
 
 
 def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:

@@ -18,10 +18,12 @@ from harness.records.schema import CellRecord
 from harness.workload.chat import decode_answer
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import KnownAnswer
-from harness.workload.tasks import gsm8k, humaneval
+from harness.workload.tasks import RUNS_CODE, gsm8k, humaneval
 from harness.workload.tasks.sandbox import Outcome
 
 END_OF_REASONING = "</think>"
+NO_TOKENIZER_NOTE = "{} answers with a known one were not judged: the target's tokenizer was not found in files here"
+NO_TOKENS_NOTE = "{} answers with a known one were not judged: the server gave no token ids"
 CONFINED_NOTE = "code of answers ran without {}, which the system does not have or does not allow"
 
 
@@ -35,10 +37,13 @@ def judged(record: CellRecord, cell: CellConfig, played: Sequence[Conversation])
     """
     known = {item.prompt.prompt_id: item.prompt.known for item in played}
     judges = _judges(cell.measurement.run_code)
-    asked = [item for item in record.requests if _known(known, item, judges) is not None and item.output_token_ids]
+    having = [item for item in record.requests if _known(known, item, judges) is not None]
+    asked = [item for item in having if item.output_token_ids]
+    notes = [NO_TOKENS_NOTE.format(len(having) - len(asked))] if len(asked) < len(having) else []
     target = target_here(cell.target) if asked else None
     if target is None:
-        return record
+        notes += [NO_TOKENIZER_NOTE.format(len(asked))] if asked else []
+        return replace(record, fallbacks=(*record.fallbacks, *notes))
     tokenizer = target.tokenizer
 
     def judge(request: RequestRecord) -> Outcome:
@@ -54,14 +59,17 @@ def judged(record: CellRecord, cell: CellConfig, played: Sequence[Conversation])
         for item in record.requests
     )
     missing = sorted({name for outcome in outcomes.values() for name in outcome.not_confined})
-    notes = [CONFINED_NOTE.format(", ".join(missing))] if missing else []
+    notes += [CONFINED_NOTE.format(", ".join(missing))] if missing else []
     return replace(record, requests=requests, fallbacks=(*record.fallbacks, *notes))
 
 
 def _judges(runs_code: bool) -> dict[str, Callable[[str, str], Outcome]]:
     """How each task is judged that is to be judged."""
-    of_numbers = {"gsm8k": lambda given, answer: Outcome(gsm8k.is_right(given, answer), "")}
-    return of_numbers | ({"humaneval": humaneval.judge} if runs_code else {})
+    judges: dict[str, Callable[[str, str], Outcome]] = {
+        "gsm8k": lambda given, answer: Outcome(gsm8k.is_right(given, answer), ""),
+        "humaneval": humaneval.judge,
+    }
+    return {task: judge for task, judge in judges.items() if runs_code or task not in RUNS_CODE}
 
 
 def _known(

@@ -11,6 +11,7 @@ from harness.records.runs import CELLS, RUNS
 from harness.runner.earlier_cells import NAMED_KINDS, EarlierCell, earlier_of, goes_on, is_done
 from harness.runner.estimate import estimate_lines
 from harness.runner.plan.run_plan import RunPlan, cell_table
+from harness.runner.progress import telling
 from harness.runner.prompt_listing import prompt_lines
 
 NOT_KNOWN = "not known"
@@ -25,7 +26,8 @@ def listing(plan: RunPlan) -> tuple[str, list[str]]:
     # also what ran beside this run, or in it, where output.folder is another place
     runs = (RUNS, plan.folder.parent)
     assumed = _assumed(plan.cells)
-    prompts = prompt_lines(plan.cells)
+    with telling("reading the prompts"):
+        prompts = prompt_lines(plan.cells)
     is_there = (plan.folder / CHECKPOINTS).is_dir() or (plan.folder / CELLS).is_dir()
     if not is_there or plan.resume.is_fresh:
         return cell_table(plan.cells), [*assumed, *prompts, *estimate_lines(plan.cells, runs)]

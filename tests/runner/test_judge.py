@@ -6,8 +6,9 @@ import pytest
 
 from harness.config.identity import determinants
 from harness.models.described_target import target_here
+from harness.records.counts import Arrival, Knowledge
 from harness.report.tables.task_accuracy import task_accuracy_tables
-from harness.runner.judge import judged
+from harness.runner.judge import NO_TOKENIZER_NOTE, NO_TOKENS_NOTE, judged
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import conversations, fingerprint
 from harness.workload.prompt import KnownAnswer, Prompt
@@ -58,6 +59,18 @@ def test_only_what_is_known_is_judged_and_code_is_run_if_asked_for(cell, runs_co
     }  # fmt: skip
     wrong = judged(answered(cell, {("number", 0): "12</think> or 13"}), asked, played)
     assert [item.answer_is_right for item in wrong.requests] == [False]
+
+
+def test_answers_that_cannot_be_judged_are_told(cell, monkeypatch):
+    """Would catch an accuracy of the few answers whose tokens are known that reads as that of all."""
+    played = conversations(PROMPTS, cell.workload, seed=0)
+    record = answered(cell, ANSWERS)
+    served = replace(record.requests[0], rounds=(), arrivals=(Arrival(1.0, 3),), output_token_ids=(), counts=None)
+    without = replace(record, requests=(served, *record.requests[1:]), knowledge=Knowledge.arrivals)
+    found = judged(without, cell, played)
+    assert found.requests[0].answer_is_right is None and found.fallbacks == (NO_TOKENS_NOTE.format(1),)
+    monkeypatch.setattr("harness.runner.judge.target_here", lambda target: None)
+    assert judged(record, cell, played).fallbacks == (NO_TOKENIZER_NOTE.format(1),)
 
 
 def test_code_that_is_run_makes_another_cell_and_no_answers_no_other_prompts(tmp_path):

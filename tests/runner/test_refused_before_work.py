@@ -214,6 +214,10 @@ WORKLOADS = {
         lambda at: ["workload=reasoning_json", "constraint=commit", "constraint.parser=harmony", "drafter=ngram"],
         "constraint.parser: expected a tokenizer with the token <|channel|>, found none",
     ),
+    "code to run without tests": (
+        lambda at: [*prompts(at, {"question": "1 + 1?", "answer": "2"}), "measurement.run_code=true"],
+        "measurement.run_code: expected prompts with tests (workload=humaneval), found none; leave it out",
+    ),
     "a switch that the template lacks": (
         lambda at: [*target(model(at)), "workload.thinking=false"],
         "workload.thinking: expected a chat template that heeds enable_thinking or thinking, found one that gives",
