@@ -23,6 +23,7 @@ COMMANDS = {
     "certify": "certify",
     "certify-server": "certify_server",
     "agreement": "agreement",
+    "doctor": "doctor",
     "demo-server": "demo_server",
     "bench": "bench_kernels",
     "bench-reasoning": "bench_reasoning",

@@ -14,6 +14,7 @@ from harness.runner.plan.run_plan import RunPlan
 EXTRAS = {
     "grammar": ("llguidance", "jsonschema"),
     "server": ("aiohttp", "prometheus_client"),
+    "gguf": ("gguf",),
     "slurm": ("submitit",),
     "ray": ("ray",),
     "tracking": ("mlflow", "wandb"),
@@ -26,7 +27,7 @@ def check_optional_packages(plan: RunPlan) -> None:
 
     Jobs of a cluster are taken to have what this host has.
     """
-    missing = {package: why for package, why in _needed(plan) if not _is_installed(package)}
+    missing = {package: why for package, why in _needed(plan) if not is_installed(package)}
     if missing:
         extras = ",".join(extra for extra, packages in EXTRAS.items() if missing.keys() & {*packages})
         expected = " and ".join(f"{package} (for {why})" for package, why in missing.items())
@@ -36,7 +37,8 @@ def check_optional_packages(plan: RunPlan) -> None:
         )
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported, which it is not."""
     if package in sys.modules:
         return sys.modules[package] is not None
     found = find_spec(package)

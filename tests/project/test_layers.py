@@ -40,6 +40,7 @@ ORDER = (
     "harness.checks.compile_check",
     "harness.checks.server_certification",
     "harness.checks.profiling",
+    "harness.checks.doctor",
     "experiments",
 )
 """Lowest first: a module imports from its own package, which is the longest name here that it begins with, and from
