@@ -1,6 +1,6 @@
 """SGLang's acceptance thresholds: what passes, on both cores, and what the rule is at its ends.
 
-The distance of its first token from the target is tested in test_reference_output_tv.py, that certification rejects it
+The distance of its first token from the target is tested in test_output_tv.py, that certification rejects it
 with its controls.
 """
 

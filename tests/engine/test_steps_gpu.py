@@ -1,10 +1,14 @@
-"""Constrained requests on a GPU: steps run as one CUDA graph, launched ahead, until a request may be in its answer."""
+"""Steps on a GPU: what a CUDA graph cannot hold, kernels compiled ahead, and constrained answers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-
-pytest.importorskip("llguidance", reason="needs the extra grammar")
-pytest.importorskip("jsonschema", reason="needs the extra grammar")
-
 import torch
 
 from experiments.zoo.reasoning_prompts import FILE
@@ -14,11 +18,64 @@ from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts, PolicyKind, constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
+from harness.config.models import Layers
 from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import Layout, WorkloadConfig
+from harness.drafters.chain import DrafterShape
+from harness.drafters.ngram_run import NgramDrafter
+from harness.engine.request import Request
+from harness.models.target import load_target
 from harness.workload.conversations import conversations, load_prompts
+from tests.support.any_models import NO_TOKENIZER, save_tiny, tiny_model
+from tests.support.own_process import ROOT
+from tests.support.tiny_engines import engine_over
 
 pytestmark = pytest.mark.gpu
+
+
+def test_modeling_code_that_copies_from_the_host_is_refused_by_name(tmp_path):
+    """falcon divides by a tensor that it makes on the CPU: would catch torch's own message about streams."""
+    folder = save_tiny(tiny_model("falcon"), tmp_path)
+    device = torch.device("cuda")
+    target = load_target(folder, tokenizer=NO_TOKENIZER, layers=Layers.transformers, device=device, dtype=torch.float32)
+    shape = DrafterShape(1, 32, 2, target.vocab_size)
+    engine = engine_over(target, NgramDrafter(3, 1), shape, 4, graphs=True)
+    with pytest.raises(ValueError, match=r"a step that a CUDA graph can hold.*take backend\.graphs=false"):
+        engine.run([Request("0", "toy", 0, 0, 1, (5, 6, 7))], lambda record: None)
+
+
+CELLS = (
+    "drafter=eagle3,mtp",
+    "verification=probabilistic,coupled",
+    "workload.num_prompts=3",
+    "workload.num_turns=1",
+    "decoding.max_new_tokens=8",
+    "backend.device=cuda",
+    "measurement.num_resamples=100",
+)
+
+
+def told_by_a_run(folder: Path) -> str:
+    """Standard error of a run of its own that shares Triton's cache with the others of a folder."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, "-m", "experiments", "run", *CELLS, "--fresh", f"output.folder={folder / 'run'}"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_no_kernel_of_a_run_is_compiled_where_it_is_launched(tmp_path: Path):
+    """Would catch a step that launches on a GPU what it does not launch on the meta device, and processes that compile
+    for another GPU."""
+    first, second = told_by_a_run(tmp_path), told_by_a_run(tmp_path)
+    assert re.search(r": (\d+) of \1 kernels compiled in ", first), first
+    assert re.search(r": \d+ kernels were compiled before; steps captured in .*; measured from ", second), second
+    for told in (first, second):
+        assert "one after another" not in told
+
+
+pytest.importorskip("llguidance", reason="needs the extra grammar")
+pytest.importorskip("jsonschema", reason="needs the extra grammar")
 
 
 def config_of(policy, drafter, temperature=1.0, parser="zoo", **backend):
