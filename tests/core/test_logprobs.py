@@ -179,3 +179,8 @@ def test_temperature_zero_is_certain():
     found = reference(LOGITS, torch.tensor([1, 0]), 1, greedy)
     assert found.token_logprob.tolist() == [0.0, 0.0]
     assert found.top_token_ids.tolist() == [[1], [0]]
+
+
+def test_the_reference_refuses_a_negative_number():
+    with pytest.raises(ValueError, match="num_top must be 0 or more, found -1"):
+        reference(LOGITS, torch.tensor([0, 0]), -1)
