@@ -123,7 +123,7 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
 def _depth(record: CellRecord) -> str:
     """What decides about drafts beside K; records whose rounds all draft K tokens need not name it."""
     view = SettingsView.of_record(record.config)
-    if view.value("drafter.kind") == "none" or not view.drafts_local_chain:
+    if view.value("drafter.kind") == "none" or view.drafts_tree or view.is_served:
         return ""
     by_step, least = view.value("drafting.depth"), view.value("drafting.min_confidence") if view.has_network else 0
     return ", ".join([*([by_step] if by_step else []), *([f"confidence {least:g}"] if least else [])])

@@ -17,6 +17,11 @@ MAX_SPECULATIVE_TOKENS = 32
 and the same for all, so that no method of a sweep is left without a partner."""
 
 
+OF_CHAINS = ("drafting.depth", "drafting.min_confidence", "drafting.step_times")
+"""Settings of how many tokens of a chain are drafted, round by round; a tree has one depth."""
+NUM_TOKENS, TREE, SIBLINGS = "drafting.num_speculative_tokens", "drafting.tree", "drafting.siblings"
+
+
 class DraftSamplingChoice(Enum):
     """Draft sampling as configured; `auto` is resolved by the verification method."""
 

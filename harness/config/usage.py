@@ -14,6 +14,7 @@ from typing import Any
 from harness.config.cell import UNIONS, CellConfig
 from harness.config.depth import PLANNER
 from harness.config.drafter import DrafterKind
+from harness.config.drafting import OF_CHAINS
 from harness.config.tree import is_chain
 from harness.config.union import Union
 from harness.config.view import SettingsView
@@ -40,29 +41,27 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     (("measurement.round_terms",), lambda view: not view.drafts_tree, "without drafting.tree"),
     (
         ("drafting.num_speculative_tokens",),
-        lambda view: (
-            is_chain(view.value("drafting.tree"))
-            if view.drafts_tree
-            else view.value("drafting.depth") in (None, PLANNER)
-        ),
-        "without a table as drafting.depth, whose largest depth is K, and without drafting.tree, or with "
-        "drafting.tree=chain: another tree has as many draft tokens as nodes",
+        lambda view: not view.drafts_tree or is_chain(view.value("drafting.tree")),
+        "without drafting.tree, or with drafting.tree=chain: another tree has as many draft tokens as nodes",
     ),
+    (
+        ("drafting.num_speculative_tokens",),
+        lambda view: view.drafts_tree or view.value("drafting.depth") in (None, PLANNER),
+        "without a table as drafting.depth, whose largest depth is K",
+    ),
+    (("drafting.siblings",), lambda view: view.drafts_tree, "with drafting.tree, such as drafting.tree=2-2"),
     (
         ("drafting.siblings",),
-        lambda view: view.drafts_tree and view.draft_sampling == DraftSampling.sampled.value,
-        "with sampled drafts and drafting.tree, such as drafting.tree=2-2",
+        lambda view: view.draft_sampling == DraftSampling.sampled.value,
+        "with sampled drafts",
     ),
-    (
-        ("drafting.min_confidence",),
-        lambda view: view.has_network and view.drafts_local_chain,
-        f"with backend=local and without drafting.tree, {_WITH_A_MODEL}",
-    ),
+    (OF_CHAINS, lambda view: not view.drafts_tree, "without drafting.tree, since a tree has one depth"),
+    (OF_CHAINS, lambda view: not view.is_served, "with backend=local; what serves drafts as deep in each round"),
+    (("drafting.min_confidence",), lambda view: view.has_network, _WITH_A_MODEL),
     (
         ("drafting.depth",),
-        lambda view: view.drafts_local_chain and (view.has_network or view.value("drafting.min_confidence") == 0),
-        "with backend=local and without drafting.tree, since a tree has one depth, and confidence only "
-        f"{_WITH_A_MODEL}",
+        lambda view: view.has_network or view.value("drafting.min_confidence") == 0,
+        f"{_WITH_A_MODEL}, where it is a confidence",
     ),
     (("drafting.step_times",), lambda view: view.value("drafting.depth") == PLANNER, "with drafting.depth=planner"),
     (
@@ -186,10 +185,13 @@ def without_effect(keys: Iterable[str], cells: Sequence[CellConfig]) -> tuple[st
     """The first of some settings that none of the cells uses, and with what it would be used; None if all are used."""
     views = [SettingsView.of_cell(cell) for cell in cells]
     for key in keys:
-        for names, uses, words in USED_ONLY_WITH:
-            named = key in names or key.partition(".")[0] in names
-            if named and not any(uses(view) for view in views):
-                return key, words
+        rules = [
+            (uses, words) for names, uses, words in USED_ONLY_WITH if {key, key.partition(".")[0]}.intersection(names)
+        ]
+        if not any(all(uses(view) for uses, _ in rules) for view in views):
+            # one that no cell keeps; all of them, where each is kept by another cell
+            unkept = [words for uses, words in rules if not any(uses(view) for view in views)]
+            return key, unkept[0] if unkept else " and ".join(words for _, words in rules)
         with_member = _of_other_members(key, cells)
         if with_member is not None:
             return key, with_member

@@ -86,11 +86,6 @@ class SettingsView:
         return self.value("drafting.tree") is not None
 
     @property
-    def drafts_local_chain(self) -> bool:
-        """Whether this engine drafts chains."""
-        return not self.drafts_tree and not self.is_served
-
-    @property
     def is_served(self) -> bool:
         """Whether a server generates."""
         return self.value("backend.kind") == "server"

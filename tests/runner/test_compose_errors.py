@@ -73,7 +73,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafting.tree=[-1,-1,0", "close the bracket: 'drafting.tree=[-1,-1,0]'"),
         ("decoding.temperature=-1", "decoding.temperature: expected 0, or a positive number"),
         ("backend.weight_dtype=fp4", "backend.weight_dtype: expected auto or fp8, found fp4"),
-        (f"{RUNNING} drafter=none backend.kv_cache_dtype=fp8", "used only with backend=local; what serves says this"),
+        (f"{RUNNING} drafter=none backend.kv_cache_dtype=fp8", "used only with backend=local"),
         (
             "target=glm47_flash drafter=none backend.weight_dtype=fp8",
             "a target of type llama or qwen3, found 'glm4_moe",
@@ -102,7 +102,10 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("drafter=mtp,ngram verification=strict,block verification.leniency=0.5,1", "only with verification=lenient"),
         ("drafter=mtp verification.length=null", "used only with verification=synthetic"),
         ("drafter=none verification.epsilon=0.1 drafter.path=a/b", "drafter.path: expected a setting"),
-        ("drafter=ngram drafting.depth=confidence:0.3", "confidence only with a drafter that is a model"),
+        (
+            "drafter=ngram drafting.depth=confidence:0.3",
+            "with a drafter that is a model, such as drafter=eagle3, where it is a confidence",
+        ),
         ("drafter=ngram drafter.path=a/b", "used only with a drafter that is a model"),
         ("drafter=mtp drafter.revision=main", "used only with drafter.path"),
         ("target.revision=main", "used only with target.path"),

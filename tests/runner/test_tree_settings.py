@@ -10,6 +10,7 @@ from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice, SiblingsChoice
 from harness.config.identity import determinants, plain_values
+from harness.config.schema import SettingsError
 from harness.config.sections import DecodingConfig
 from harness.config.tree import DynamicTree, branching, depths_of, is_chain, read_tree, tree_name
 from harness.config.usage import normal_form
@@ -120,6 +121,38 @@ def test_a_tree_runs_in_the_local_engine_alone(settings, message):
     """Would catch a tree that is verified as a chain, or refused for another reason."""
     with pytest.raises(ValueError, match=message):
         compose_plan(["drafter=eagle3", "drafting.tree=2-2", "verification=recursive", *settings.split()])
+
+
+def test_a_sweep_over_chains_and_trees_has_an_axis_where_a_shape_has_the_setting():
+    """Would catch one tree that is counted and refused once for every K."""
+    axes = ["drafting.tree=null,2-2", "drafting.num_speculative_tokens=2,4", "drafting.siblings=distinct,independent"]
+    given = ["drafter=eagle3", "measurement.baseline=false", "invalid_cells=skip", *axes]
+    plan = compose_plan([*given, "verification=probabilistic,recursive"])
+    found = [(cell.drafting.tree, cell.drafting.num_speculative_tokens, cell.siblings.value) for cell in plan.cells]
+    assert found == [(None, 2, "distinct"), (None, 4, "distinct"), ("2-2", 6, "distinct"), ("2-2", 6, "independent")]
+    left = [point for point, reason in plan.skipped if "verifies chains" in reason]
+    assert [sorted(point) for point in left] == [["drafting.siblings", "drafting.tree", "verification"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("drafting.depth=2,3 drafting.num_speculative_tokens=5", "expected K in one place, found 5 here and numbers"),
+        (
+            "drafting.tree=2-2 drafting.depth=4",
+            r"drafting\.depth: .* used only without drafting\.tree, since a tree has",
+        ),
+        ("drafting.siblings=distinct", r"drafting\.siblings: .* used only with drafting\.tree, such as"),
+    ],
+    ids=["K and depth", "a depth of a tree", "siblings of a chain"],
+)
+def test_a_setting_that_nothing_keeps_is_refused(settings, message):
+    """Would catch a K that a depth takes the place of, unsaid."""
+    method = "recursive" if "tree=" in settings else "probabilistic"
+    with pytest.raises(SettingsError, match=message):
+        compose_plan(["drafter=eagle3", f"verification={method}", *settings.split()])
+    both = ["drafter=eagle3", "drafting.depth=2,planner", "drafting.num_speculative_tokens=5"]
+    assert [cell.drafting.num_speculative_tokens for cell in compose_plan(both).cells[1:]] == [2, 5]
 
 
 @pytest.mark.parametrize("method", TreeMethod, ids=lambda item: item.value)

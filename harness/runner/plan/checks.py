@@ -13,6 +13,7 @@ from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
 from harness.config.device import asks_for_gpu
+from harness.config.drafting import NUM_TOKENS
 from harness.config.models import TargetConfig, Weights
 from harness.config.schema import SettingsError, did_you_mean, group_options
 from harness.config.usage import without_effect
@@ -290,6 +291,13 @@ def check_effect(given: Mapping[str, Given], cells: Sequence[CellConfig]) -> Non
         raise SettingsError(
             f"{key}: expected a setting that some cell of the run uses, found none that does: "
             f"it is used only {words}; leave it out or choose that"
+        )
+    asked = given[NUM_TOKENS].values if NUM_TOKENS in given else ()
+    depths = {cell.drafting.num_speculative_tokens for cell in cells if not (cell.is_baseline or cell.drafts_tree)}
+    if depths and asked and depths.isdisjoint(asked):
+        raise SettingsError(
+            f"{NUM_TOKENS}: expected K in one place, found {', '.join(map(str, asked))} here and numbers as "
+            "drafting.depth, which set K too; leave one of them out"
         )
 
 

@@ -28,10 +28,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.config.cell import CellConfig, InvalidCombinationError
+from harness.config.drafting import NUM_TOKENS, OF_CHAINS, SIBLINGS, TREE
 from harness.config.imported import is_import_path, named
 from harness.config.launcher import LAUNCHER, LauncherConfig
 from harness.config.run import RUN_UNIONS, InvalidCells, invalid_text
 from harness.config.schema import CONF, SettingsError, group_options
+from harness.config.tree import is_chain
 from harness.records.runs import RUNS
 from harness.runner.plan.checks import check_cells, check_effect, check_target
 from harness.runner.plan.gguf_models import drafter_of_gguf, target_of_gguf
@@ -274,7 +276,8 @@ def _cells(
 ) -> tuple[int, list[CellConfig], list[tuple[Mapping[str, Any], str]], list[str]]:
     """The number of different points, the valid cells, the invalid points with the reason, and warnings.
 
-    An axis of a setting that the member of a point does not have is none there, so that several points may be one.
+    An axis of a setting that the member of a point does not have is none there, nor is one of chains for a tree, or of
+    trees for a chain, so that several points may be one.
     """
     cells: list[CellConfig] = []
     skipped: list[tuple[Mapping[str, Any], str]] = []
@@ -289,10 +292,14 @@ def _cells(
         if _key(groups) not in composed:
             composed[_key(groups)] = _compose(groups, given)
         point = {key: value for key, value in each.items() if _has(composed[_key(groups)], key)}
+        values = {name: value for name, value in point.items() if name not in groups}
+        shape = point.get(TREE, composed[_key(groups)].drafting.tree)
+        if shape is None or not is_chain(shape):
+            of_others = (SIBLINGS,) if shape is None else (NUM_TOKENS, *OF_CHAINS)
+            point = {key: value for key, value in point.items() if key not in of_others}
         if repr(point) in different:
             continue
         different.add(repr(point))
-        values = {name: value for name, value in point.items() if name not in groups}
         try:
             cell, warning = _cell(composed[_key(groups)], values, sections.setdefault(_key(groups), {}), checked)
         except InvalidCombinationError as error:
