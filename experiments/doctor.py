@@ -1,4 +1,4 @@
-"""Look at this machine and say what hinders runs, makes them slower or less sure, and what to do about it.
+"""Say what of this machine hinders runs, or makes their numbers less sure, and what to do about it.
 
 Packages and extras, compiler, cores, memory and disk, the GPU, its clocks and who else uses it; a certification of the
 sampling core on this very device, some seconds long, and on a GPU one verification beside the speed of its memory.
