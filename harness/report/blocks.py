@@ -99,14 +99,20 @@ class Block:
 
     def title(self, cells: Sequence[CellResult]) -> str:
         """What tells the block from the other cells; its K where it has one."""
+        return " · ".join([self.subject(cells), *self.context(cells)])
+
+    def subject(self, cells: Sequence[CellResult]) -> str:
+        """Its part of the title that names models, K and temperature."""
         first, targets = self.first, varying(cells, ["target", "target_weights"])
         parts = [target_name(first)] if targets else []
         parts.append("no drafts" if first.is_baseline else drafter_name(first))
         if len({depth_text(cell) for cell in self.cells}) == 1 and not first.is_baseline:
             parts.append(depth_text(first))
-        parts.append(f"T = {first['temperature']:g}")
-        parts += context_texts(first, [name for name in varying(cells, CONTEXT) if name != "target"])
-        return " · ".join(parts)
+        return " · ".join([*parts, f"T = {first['temperature']:g}"])
+
+    def context(self, cells: Sequence[CellResult]) -> list[str]:
+        """The other settings that tell it apart."""
+        return context_texts(self.first, [name for name in varying(cells, CONTEXT) if name != "target"])
 
     @cached_property
     def names(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ named. This module knows what to show; it does not know where it is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -34,7 +34,7 @@ TITLE = "Which method keeps most, and what it buys"
 MAX_LOOPS = 3
 """Cells with answers that loop; further ones are counted."""
 MAX_ANSWERS = 6
-"""Sentences; further blocks are counted."""
+"""Blocks that are answered; further ones are counted."""
 MAX_ROWS = 32
 """Of the tables of methods together; the first block is shown in any case."""
 BEHIND = "`tables/methods.md`"
@@ -44,7 +44,7 @@ ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differ
 
 
 class Answer(NamedTuple):
-    """What one block answers."""
+    """What a block answers, or several that keep the same."""
 
     title: str
     sentences: tuple[str, ...]
@@ -64,14 +64,25 @@ class FirstScreen:
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """One of each block, the highest temperature first."""
-        return [Answer(block.title(self.cells), sentences(block)) for block in self.blocks[:MAX_ANSWERS]]
+        """The highest temperature first; blocks that keep the same, as at several loads, share what is said of it."""
+        found: dict[tuple[str, ...], list[tuple[Block, str]]] = {}
+        for block in self.blocks[:MAX_ANSWERS]:
+            *kept, speed = sentences(block)
+            found.setdefault((block.subject(self.cells), *kept), []).append((block, speed))
+        return [self._answer(subject, kept, speeds) for (subject, *kept), speeds in found.items()]
+
+    def _answer(self, subject: str, kept: Sequence[str], speeds: Sequence[tuple[Block, str]]) -> Answer:
+        if len(speeds) == 1:
+            ((block, speed),) = speeds
+            return Answer(block.title(self.cells), (*kept, speed))
+        apart = [f"{', '.join(block.context(self.cells))}: {speed}" for block, speed in speeds]
+        return Answer(subject, (*kept, *apart))
 
     @property
     def not_answered(self) -> list[str]:
         """How many blocks have no answer here, if any."""
-        num_more = len(self.blocks) - len(self.answers)
-        return [f"{num_more} more settings: {BEHIND}."] if num_more else []
+        num_more = len(self.blocks) - MAX_ANSWERS
+        return [f"{num_more} more settings: {BEHIND}."] if num_more > 0 else []
 
     @cached_property
     def in_full(self) -> list[Block]:

@@ -139,8 +139,7 @@ def _on_the_same_drafts(block: Block, ranked: Sequence[CellResult]) -> str:
         first, second = (block.names[cell.record.cell_id] for cell in (pair if is_ahead else reversed(pair)))
         ahead = expected if is_ahead else Estimate(-expected.value, -expected.high, -expected.low)
         shown = Number(*ahead, style="length", signed=True, decimals=EXPECTED_DECIMALS)
-        alike = f" ({ALIKE})" if ahead.low <= 0 else ""
-        return f"; on the same drafts {first} is expected to keep {shown} more than {second}{alike}"
+        return f"; on the same drafts {first} is expected to keep {shown} more than {second}"
     return ""
 
 

@@ -187,6 +187,22 @@ def test_the_order_of_the_answer_follows_what_is_certain():
     assert "block" in speed and "probabilistic" in speed
 
 
+def test_blocks_that_keep_the_same_share_what_is_said_of_it():
+    """Would catch the same acceptance told once a load, and a speed under another load than its own."""
+    found = screen("loads")
+    (only,) = found.answers
+    own = [sentences(block) for block in found.blocks[:MAX_ANSWERS]]
+    assert only.sentences[: len(own[0]) - 1] == own[0][:-1]
+    speeds = only.sentences[len(own[0]) - 1 :]
+    assert [speed.split(": ", 1) for speed in speeds] == [
+        [f"max_concurrency = {block.first['max_concurrency']}", texts[-1]]
+        for block, texts in zip(found.blocks, own, strict=False)
+    ]
+    assert len(found.not_answered) == 1 and f"{len(found.blocks) - MAX_ANSWERS} " in found.not_answered[0]
+    apart = FirstScreen(tuple(analysed(baseline(), *each(), *each(drafter__kind="eagle"))), {})
+    assert len(apart.answers) == 2, "drafters have answers of their own"
+
+
 def test_a_method_that_is_not_lossless_does_not_keep_most():
     """Would catch a rule that changes the output named as the best."""
     (block,) = blocks(screen("lossy").cells)
