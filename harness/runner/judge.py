@@ -1,6 +1,7 @@
 """Whether the answers of a cell are right, where their prompts have known answers (`harness.workload.tasks`).
 
-Looked at when the cell is done, so that no clock runs. Answers whose tokens are not known are not judged.
+Looked at when the cell is done, so that no clock runs. Answers whose tokens are not known are not judged. A request
+that was cut off within its reasoning has no answer, and is wrong.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.config.cell import CellConfig
+from harness.config.constraint import AnswerConfig
 from harness.models.described_target import target_here
 from harness.records.request import RequestRecord
 from harness.records.schema import CellRecord
@@ -21,7 +23,7 @@ from harness.workload.prompt import KnownAnswer
 from harness.workload.tasks import RUNS_CODE, gsm8k, humaneval
 from harness.workload.tasks.sandbox import Outcome
 
-END_OF_REASONING = "</think>"
+START_OF_REASONING, END_OF_REASONING = "<think>", "</think>"
 NO_TOKENIZER_NOTE = "{} answers with a known one were not judged: the target's tokenizer was not found in files here"
 NO_TOKENS_NOTE = "{} answers with a known one were not judged: the server gave no token ids"
 CONFINED_NOTE = "code of answers ran without {}, which the system does not have or does not allow"
@@ -44,12 +46,12 @@ def judged(record: CellRecord, cell: CellConfig, played: Sequence[Conversation])
     if target is None:
         notes += [NO_TOKENIZER_NOTE.format(len(asked))] if asked else []
         return replace(record, fallbacks=(*record.fallbacks, *notes))
-    tokenizer = target.tokenizer
+    tokenizer, seeks_end = target.tokenizer, isinstance(cell.constraint, AnswerConfig)
 
     def judge(request: RequestRecord) -> Outcome:
         found = _known(known, request, judges)
         assert found is not None
-        return judges[found.task](found.given, _answer(tokenizer, request))
+        return judges[found.task](found.given, _answer(tokenizer, request, seeks_end))
 
     # a program of an answer runs in a process of its own
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
@@ -79,7 +81,14 @@ def _known(
     return found if found is not None and request.turn == 0 and found.task in judges else None
 
 
-def _answer(tokenizer: Any, request: RequestRecord) -> str:
-    """The text behind the end of reasoning."""
-    start = request.num_reasoning_tokens or 0
-    return decode_answer(tokenizer, request.output_token_ids[start:]).rpartition(END_OF_REASONING)[2]
+def _answer(tokenizer: Any, request: RequestRecord, seeks_end: bool) -> str:
+    """The text behind the end of reasoning; empty where reasoning did not end.
+
+    seeks_end: whether the cell looked for the end of reasoning.
+    """
+    start = request.num_reasoning_tokens
+    if start is None and seeks_end:
+        return ""
+    text = decode_answer(tokenizer, request.output_token_ids[start or 0 :])
+    _, end, answer = text.rpartition(END_OF_REASONING)
+    return "" if not end and text.lstrip().startswith(START_OF_REASONING) else answer

@@ -61,6 +61,18 @@ def test_only_what_is_known_is_judged_and_code_is_run_if_asked_for(cell, runs_co
     assert [item.answer_is_right for item in wrong.requests] == [False]
 
 
+def test_an_answer_that_is_cut_off_within_its_reasoning_is_wrong(cell):
+    """Would catch the last number of the working that is taken for the answer, where that has not begun."""
+    played = conversations(PROMPTS, cell.workload, seed=0)
+    sought = compose_plan(["drafter=none", "constraint=none"]).cells[0]
+    for asked, text, is_right in [
+        (cell, "<think>perhaps 12", False), (cell, "<think>7</think>12", True), (cell, "perhaps 12", True),
+        (sought, "perhaps 12", False),
+    ]:  # fmt: skip
+        found = judged(answered(cell, {("number", 0): text}), asked, played)
+        assert [item.answer_is_right for item in found.requests] == [is_right], text
+
+
 def test_answers_that_cannot_be_judged_are_told(cell, monkeypatch):
     """Would catch an accuracy of the few answers whose tokens are known that reads as that of all."""
     played = conversations(PROMPTS, cell.workload, seed=0)

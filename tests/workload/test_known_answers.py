@@ -21,11 +21,18 @@ from tests.support.prompt_files import shared_file, write_lines
         ("Of 18 eggs 3 are left: 15", False),
         ("-18", False),
         ("no number", False),
+        ("#### 1. Find\n9 * 2\n#### 2. Sum up\nThat makes 18.", True),
+        ("#### 2) Add up: 18", True),
+        ("#### 18 eggs", True),
+        (r"#### 2" "\n" r"so \boxed{18}", True),
+        (r"\boxed{1{,}018} of 3", True),
+        (r"1\,018", True),
+        ("they are 16-18", True),
     ],
 )
 def test_an_answer_is_right_by_the_number_that_it_ends_with(answer, is_right):
-    """Would catch a number from the working that counts, and 1,018 that is another number than 1018."""
-    number = "1018" if "1,018" in answer else "18"
+    """Would catch a number from the working or from a heading that counts, and 1,018 that is another than 1018."""
+    number = "1018" if "018" in answer else "18"
     assert gsm8k.is_right(number, answer) is is_right
 
 
@@ -54,11 +61,12 @@ GIVEN = humaneval.known(ADD["prompt"], ADD["test"], ADD["entry_point"])
         ("Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nOr not:\n```\nadd(1, 2)\n```", True),
         ("```python\n    return a + b\n```", True),
         ("def add(a, b):\n    return a + b", True),
+        ("```python\nfrom __future__ import annotations\n\ndef add(a: X, b):\n    return a + b\n```", True),
         ("    return a - b\n", False),
         ("    return a +\n", False),
         ("I would rather not.", False),
     ],
-    ids=["continued", "cut", "block", "block of the body", "whole", "wrong", "broken", "prose"],
+    ids=["continued", "cut", "block", "block of the body", "whole", "future", "wrong", "broken", "prose"],
 )
 def test_a_function_is_right_if_it_passes_the_tests(answer, is_right):
     assert humaneval.judge(GIVEN, answer).is_right is is_right

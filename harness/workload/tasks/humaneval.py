@@ -12,6 +12,7 @@ import re
 from harness.workload.tasks.sandbox import Outcome, run_program
 
 _BLOCK = re.compile(r"```[\w+-]*[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_FUTURE = re.compile(r"^from __future__ import [^\n(]+$", re.MULTILINE)
 _STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(", "\n@", "\nassert ")
 
 
@@ -35,8 +36,9 @@ def program(given: str, answer: str) -> str:
         end = min((place for stop in _STOPS if (place := code.find(stop)) >= 0), default=len(code))
         code = parts["prompt"] + code[:end]
     else:
-        # what the prompt imports and defines before the function
-        code = f"{parts['prompt']}\n    pass\n\n{code}"
+        # what the prompt imports and defines before the function; Python takes future imports at the beginning alone
+        futures = "\n".join(_FUTURE.findall(code))
+        code = f"{futures}\n{parts['prompt']}\n    pass\n\n{_FUTURE.sub('', code)}"
     return f"{code}\n{parts['test']}\ncheck({parts['entry_point']})\n"
 
 
