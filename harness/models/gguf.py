@@ -35,6 +35,9 @@ SPLITS = {
     "qwen2": (_CL100K.format(digits=""),),
 }
 """tokenizer.ggml.pre -> expressions that split a text into words, one after the other."""
+AS_LLAMA_3 = ("llama-bpe",)
+"""Those with which llama.cpp takes a word that is a token as it is, even where no merges lead to it, and begins texts
+with the first token unless the file says otherwise."""
 
 
 def is_gguf(path: str | Path | None) -> bool:
@@ -153,7 +156,8 @@ def gguf_tokenizer(path: Path) -> Any:
     split = header["tokenizer.ggml.pre"]
     tokens, types = header["tokenizer.ggml.tokens"], header["tokenizer.ggml.token_type"]
     merges = [tuple(item.split(" ", 1)) for item in header["tokenizer.ggml.merges"]]
-    built = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, merges))
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    built = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split in AS_LLAMA_3))
     words = [pre_tokenizers.Split(Regex(each), "isolated") for each in SPLITS[split]]
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     built.pre_tokenizer = pre_tokenizers.Sequence([*words, as_bytes])
@@ -163,7 +167,7 @@ def gguf_tokenizer(path: Path) -> Any:
     built.add_tokens([AddedToken(token, normalized=False) for token, kind in apart if kind == USER_DEFINED])
     ids = {role: header.get(f"tokenizer.ggml.{name}_token_id") for role, name in ROLES.items()}
     named = {f"{role}_token": tokens[token] for role, token in ids.items() if token is not None}
-    if header.get("tokenizer.ggml.add_bos_token") and "bos_token" in named:
+    if header.get("tokenizer.ggml.add_bos_token", split in AS_LLAMA_3) and "bos_token" in named:
         bos = named["bos_token"]
         built.post_processor = processors.TemplateProcessing(f"{bos} $A", special_tokens=[(bos, ids["bos"])])
     template = header.get("tokenizer.chat_template")

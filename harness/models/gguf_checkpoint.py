@@ -1,7 +1,7 @@
 """A GGUF file as a checkpoint folder, which everything else reads: weights in float32, config.json, tokenizer.
 
-transformers turns the file's numbers back into float32, exactly; the folder is written once and kept in the user's
-cache. Needs the package gguf.
+transformers turns the file's numbers back into float32, exactly; the folder is written once for a file and what lies
+beside it, and kept in the user's cache. Needs the package gguf.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokeni
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 
-_KEPT = ("chat_template.jinja", "special_tokens_map.json", "generation_config.json")
-"""Beside the files of a tokenizer, copied from the folder of the GGUF file where they are."""
+_KEPT = (
+    *TOKENIZER_FILES,
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "generation_config.json",
+)
+"""Copied from the folder of the GGUF file, where that holds a tokenizer."""
+FORM = 2
+"""Of what is written; another one where the same file would be written otherwise."""
 
 
 def cache_folder() -> Path:
@@ -45,14 +53,22 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
     """
     file = gguf_in(path)
     assert file is not None, "asked before"
-    file, state = file.resolve(), file.stat()
-    key = hashlib.sha256(f"{file} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:12]
+    file = file.resolve()
+    sources = [file, *_beside(file)]
+    states = [f"{source} {source.stat().st_size} {source.stat().st_mtime_ns}" for source in sources]
+    key = hashlib.sha256(f"{FORM} {states}".encode()).hexdigest()[:12]
     folder = cache_folder() / f"{file.stem}-{key}"
     if not folder.is_dir():
         _check(file)
         tell(f"{file.name} is written as a checkpoint in float32, once, to {folder}")
         _write(file, folder)
     return folder
+
+
+def _beside(file: Path) -> list[Path]:
+    """The files in its folder that take the place of its own tokenizer; none where there is no tokenizer."""
+    there = [file.parent / name for name in _KEPT] if has_tokenizer(file.parent) else []
+    return [path for path in there if path.is_file()]
 
 
 def _check(file: Path) -> None:
@@ -69,14 +85,17 @@ def _write(file: Path, folder: Path) -> None:
     unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _write_model(file, unfinished)
-        if has_tokenizer(file.parent):
-            for name in (*TOKENIZER_FILES, "tokenizer_config.json", *_KEPT):
-                if (file.parent / name).is_file():
-                    shutil.copyfile(file.parent / name, unfinished / name)
-        else:
+        given = _beside(file)
+        for path in given:
+            shutil.copyfile(path, unfinished / path.name)
+        if not given:
             gguf_tokenizer(file).save_pretrained(unfinished)
-        if not folder.is_dir():
+        try:
             unfinished.rename(folder)
+        except OSError:
+            # another process has written the same one meanwhile
+            if not folder.is_dir():
+                raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -1,10 +1,12 @@
 """GGUF files: their header and tokenizer, which file a path means, and who may be given one."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.run import main
 from harness.backends.server.process import Servers
@@ -14,6 +16,7 @@ from harness.config.cli.ending import WRONG_SETTINGS
 from harness.config.models import Layers
 from harness.models.checkpoint import CheckpointError
 from harness.models.gguf import gguf_in, gguf_tokenizer, read_header
+from harness.models.gguf_checkpoint import converted
 from harness.models.rounded_weights import rounded_weights_here
 from harness.models.target import load_target
 from harness.runner.plan.compose import compose_plan
@@ -51,6 +54,16 @@ def test_text_is_split_as_the_file_says(tmp_path, split, words):
 def test_a_file_that_begins_texts_with_a_token_does(tmp_path):
     tokenizer = gguf_tokenizer(write_gguf(tmp_path / "a.gguf", tokenizer__ggml__add_bos_token=True))
     assert tokenizer.encode("hi")[0] == 1 and tokenizer.encode("hi", add_special_tokens=False)[0] != 1
+
+
+@pytest.mark.parametrize(("split", "as_llama_3"), [("llama-bpe", True), ("qwen2", False)])
+def test_words_and_beginnings_are_those_of_llama_cpp(tmp_path, split, as_llama_3):
+    """Would catch words of Llama 3 that are tokens and are cut, since no merges lead to them, and a lost beginning."""
+    tokens, types = [*TOKENS, "zqx"], [*header()["tokenizer.ggml.token_type"], 1]
+    changes = {"tokens": tokens, "token_type": types, "pre": split, "add_bos_token": None}
+    path = write_gguf(tmp_path / "a.gguf", **{f"tokenizer__ggml__{name}": value for name, value in changes.items()})
+    found = [tokens[token] for token in gguf_tokenizer(path).encode("zqx")]
+    assert found == ([SPECIAL[1], "zqx"] if as_llama_3 else ["z", "q", "x"])
 
 
 @pytest.mark.parametrize(
@@ -176,3 +189,29 @@ def test_this_engine_runs_a_file_with_the_weights_that_it_stores(model, capsys):
     assert target.tokenizer.encode("hi") == gguf_tokenizer(path).encode("hi") and target.eos_token_ids == {0}
     told = capsys.readouterr().err
     assert told.count("tiny.gguf is written as a checkpoint in float32, once, to") == 1
+
+
+def test_a_file_that_another_process_has_written_out_meanwhile_is_taken(model, monkeypatch):
+    """Would catch the second of two runs that start at once and ends with an error of the file system."""
+    path, _ = model
+    rename = Path.rename
+
+    def second(unfinished, folder):
+        shutil.copytree(unfinished, folder)
+        return rename(unfinished, folder)
+
+    monkeypatch.setattr(Path, "rename", second)
+    folder = converted(str(path), print)
+    assert list(folder.parent.iterdir()) == [folder] and (folder / "config.json").is_file()
+
+
+def test_a_tokenizer_that_is_put_beside_a_file_later_is_the_one_that_is_taken(model):
+    """Would catch prompts that are still cut by the tokenizer with which the file was written out at first."""
+    path, _ = model
+    own = gguf_tokenizer(path)
+    before = converted(str(path), print)
+    own.add_tokens(["hi wo"])
+    own.save_pretrained(path.parent)
+    after = converted(str(path), print)
+    counts = [len(AutoTokenizer.from_pretrained(folder).encode("hi wo")) for folder in (before, after)]
+    assert counts == [2, 1] and converted(str(path), print) == after
