@@ -43,6 +43,8 @@ from tests.support.tiny_models import (
     word_tokenizer,
 )
 
+pytestmark = pytest.mark.fast
+
 
 class Filed(NamedTuple):
     """A head as a folder of files."""
