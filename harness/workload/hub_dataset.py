@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,12 @@ def read_hub_prompts(
 ) -> list[Prompt]:
     """Read every prompt of a split, in its order, or of some files, in the order of their names.
 
-    With a layout a row is a record of it, as a line of a file is (harness.workload.formats). Without, a cell of the
-    column holds a text (one turn), a list of texts (turns), or a list of messages (harness.workload.messages). Prompts
-    are named split/row; a text column `category` gives the category, else it is the data set's name. Of files, their
-    names stand for the split and the category. Columns that were not chosen are not read; one that would change a
-    request, such as stop, context, or Alpaca's input beside an instruction, is refused where a row has something there.
+    With a layout a row is a record of it, as a line of a file is (harness.workload.formats), and of several files the
+    ids of prompts begin with the name of their file. Without, a cell of the column holds a text (one turn), a list of
+    texts (turns), or a list of messages (harness.workload.messages). Prompts are named split/row; a text column
+    `category` gives the category, else it is the data set's name. Of files, their names stand for the split and the
+    category. Columns that were not chosen are not read; one that would change a request, such as stop, context, or
+    Alpaca's input beside an instruction, is refused where a row has something there.
 
     Args:
         dataset: id on the hub, or a local folder of data files. What lies in the local Hub cache is read offline.
@@ -62,11 +65,21 @@ def read_hub_prompts(
 
     Raises:
         SettingsError: the data set, split, files or column are not available, or a row holds something else, a
-            placeholder of a prompt, or a part of its prompt in another column.
+            placeholder of a prompt, or a part of its prompt in another column; there are no rows, or two have one id.
     """
     if files is not None:
-        return _of_files(dataset, files, column, history, layout)
-    return _of_split(dataset, subset, split, column, history, layout)
+        prompts, source = _of_files(dataset, files, column, history, layout), f"files {files}"
+    else:
+        prompts, source = _of_split(dataset, subset, split, column, history, layout), f"split {split}"
+    if not prompts:
+        raise SettingsError(f"{dataset}, {source}: expected at least one row, found none")
+    prompt_id, number = Counter(prompt.prompt_id for prompt in prompts).most_common(1)[0]
+    if number > 1:
+        raise SettingsError(
+            f"{dataset}, {source}: expected prompts whose ids differ, found {prompt_id!r} {number} times; give every "
+            "prompt its own id, and every file its own name"
+        )
+    return prompts
 
 
 def check_filled_in(prompts: Sequence[Prompt], source: str) -> None:
@@ -88,7 +101,9 @@ def _of_files(dataset: str, files: str, column: str, history: History, layout: L
         for line, row in json_lines(path):
             place = f"{dataset}, {path.name}:{line}"
             if layout is not Layout.auto:
-                prompts.append(_prompt_of_row(row, layout, Place(line, path.stem), history, place))
+                prompt = _prompt_of_row(row, layout, Place(line, path.stem), history, place)
+                prompt_id = prompt.prompt_id if len(paths) == 1 else f"{path.stem}/{prompt.prompt_id}"
+                prompts.append(replace(prompt, prompt_id=prompt_id))
                 continue
             if not isinstance(row, dict) or column not in row:
                 found = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
@@ -124,8 +139,6 @@ def _of_split(
         category = table[index]["category"] if named else None
         category = category if isinstance(category, str) and category else dataset.rstrip("/").rsplit("/", 1)[-1]
         prompts.append(_prompt(row, category, cell, f"{dataset}, column {column}, row {row}", history))
-    if not prompts:
-        raise SettingsError(f"{dataset}, split {split}: expected at least one row, found none")
     return prompts
 
 

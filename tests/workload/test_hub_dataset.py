@@ -351,3 +351,18 @@ def test_what_the_caches_have_is_taken_where_the_hub_cannot_be_reached(hub, monk
     assert len(load_prompts(workload_of("workload=speed_bench"), seed=0)) == 3
     assert len(load_prompts(workload_of("workload=speculator_benchmarks"), seed=0)) == 1
     assert len(asked) == 2 and not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_prompts_of_several_files_are_told_apart_and_ids_that_repeat_are_refused(tmp_path):
+    """Would catch two prompts under one id, of whose requests one hides the other, and a data set without rows."""
+    files = {"files": "*.jsonl", "dataset": str(tmp_path)}
+    for name in "ab":
+        write_lines(tmp_path / f"{name}.jsonl", {"question": f"{name}?", "answer": "#### 1"})
+    prompts = load_prompts(WorkloadConfig(**files, layout="gsm8k"), seed=0)
+    assert [prompt.prompt_id for prompt in prompts] == ["a/gsm8k/1", "b/gsm8k/1"]
+    write_lines(tmp_path / "a.jsonl", *[{"task_id": "t", "prompt": "def f():"}] * 2)
+    with pytest.raises(ValueError, match=r"files a\.jsonl: expected prompts whose ids differ, found 't' 2 times"):
+        load_prompts(WorkloadConfig(dataset=str(tmp_path), files="a.jsonl", layout="humaneval"), seed=0)
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(ValueError, match="expected at least one row, found none"):
+        load_prompts(WorkloadConfig(dataset=str(tmp_path), files="a.jsonl", layout="humaneval"), seed=0)
