@@ -92,9 +92,23 @@ def test_public_solutions_pass_and_empty_ones_fail():
         ("import os\nos.fork()", "PermissionError"),
         ("open('x', 'w')", "PermissionError"),
         ("import pathlib\npathlib.Path('.').rmdir()", "PermissionError"),
+        ("import sqlite3\nsqlite3.connect('x')", "PermissionError"),
+        ("import os\nos.mkfifo('x')", "AttributeError"),
         ("import numpy", "ModuleNotFoundError"),
     ],
-    ids=["exit at once", "exit", "memory", "network", "process", "fork", "file", "folder", "package"],
+    ids=[
+        "exit at once",
+        "exit",
+        "memory",
+        "network",
+        "process",
+        "fork",
+        "file",
+        "folder",
+        "data base",
+        "pipe",
+        "package",
+    ],
 )
 def test_a_program_cannot_reach_out_nor_pass_by_ending(source, error):
     """Would catch an answer that counts as right because its process ended well, and one that does damage."""

@@ -18,8 +18,9 @@ TITLE = "Right answers"
 METRICS = ("acceptance_rate", "full_draft_length", "output_tokens_per_s", "speedup")
 DIFFERENCE_NOTE = (
     "difference to the baseline: paired by prompt, in percentage points. Of a lossless method it is noise above "
-    "temperature 0 and rounding at temperature 0. Answers that the length limit cut are judged as they stand. No "
-    "interval: every prompt has the same verdict, from which resampling learns nothing."
+    "temperature 0 and rounding at temperature 0. Answers that the length limit cut are judged as they stand; one that "
+    "it cut within its reasoning is wrong. No interval: every prompt has the same verdict, from which resampling "
+    "learns nothing."
 )
 
 

@@ -8,8 +8,13 @@ import os
 import resource
 import sys
 
-REFUSED = ("socket.", "subprocess.", "shutil.", "os.", "ctypes.", "pty.", "urllib.", "webbrowser.", "syslog.", "fcntl.")
+REFUSED = (
+    *("socket.", "subprocess.", "shutil.", "os.", "ctypes.", "pty.", "urllib.", "webbrowser.", "syslog.", "fcntl."),
+    "sqlite3.",
+)
 """Beginnings of the audit events that a program may not raise (Python's table of audit events)."""
+UNSEEN = ("mkfifo", "mknod")
+"""Functions of os that make files and raise no event."""
 ALLOWED = ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.putenv", "os.unsetenv", "os.add_dll_directory")
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 
@@ -58,6 +63,9 @@ def main():
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nowhere, number)
+    for module, name in ((module, name) for module in (os, sys.modules[os.name]) for name in UNSEEN):
+        # one of them is not there on every system
+        module.__dict__.pop(name, None)
     sys.addaudithook(refuse)
     error = ""
     try:
