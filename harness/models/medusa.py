@@ -213,7 +213,7 @@ def load_medusa(folder: Path, target: TargetModel, *, accepted: Accepted = OF_DR
         size = target.vocab_size
         if rows is not None:
             num_kept = rows.read.stop if isinstance(rows.read, slice) else len(rows.read)
-            num_rows = checkpoint.shape_of(stored.outputs[0])[0] if token_ids is None else fields["vocab_size"]
+            num_rows = checkpoint.shape_of(stored.outputs[0])[0] if token_ids is None else _vocab_size(fields, source)
             assumed += check_head_vocabulary(num_rows, folder, target, source)
             size = num_kept
             for name in stored.outputs.values():
@@ -252,6 +252,17 @@ def _told_of_sizes(fields: Mapping[str, Any], stored: StoredNames, source: Path)
             "vLLM leaves them out"
         )
     return told
+
+
+def _vocab_size(fields: Mapping[str, Any], source: Path) -> int:
+    """Of the target of heads that draft some of its tokens. Raises CheckpointError where config.json has none."""
+    found = fields.get("vocab_size")
+    if type(found) is not int:
+        raise CheckpointError(
+            f"{source}: expected vocab_size, the target's token ids, of which {TOKEN_MAP} names some, found {found!r}; "
+            "add the number to the file"
+        )
+    return found
 
 
 def _drafted(

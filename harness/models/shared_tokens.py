@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import NamedTuple
+
+from harness.models.token_bytes import byte_of_letter
 
 _SPACE_OF_BYTES = "\u0120"
 _SPACE_OF_PIECES = "\u2581"
@@ -84,19 +85,10 @@ def _first_ids(meanings: Mapping[int, bytes]) -> dict[bytes, int]:
 def _bytes_of(token: str, is_of_bytes: bool) -> bytes:
     """What a token stands for."""
     if is_of_bytes:
-        alphabet = _alphabet()
+        alphabet = byte_of_letter()
         if all(character in alphabet for character in token):
             return bytes(alphabet[character] for character in token)
         # one that was added, as it is
         return token.encode()
     piece = _BYTE_PIECE.fullmatch(token)
     return bytes([int(piece[1], 16)]) if piece else token.replace(_SPACE_OF_PIECES, " ").encode()
-
-
-@cache
-def _alphabet() -> dict[str, int]:
-    """The byte of each character of byte-level vocabularies: printable ones stand for themselves, the others for the
-    characters from 256 on, in order."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

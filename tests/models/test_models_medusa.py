@@ -112,6 +112,13 @@ def test_a_token_map_names_the_tokens_that_are_drafted(is_whole, tmp_path, targe
     torch.testing.assert_close(head.rows(runs["hidden"], 1)[:, 0], 0.5 * runs["logits"][0][:, ids], **TOLERANCE)
 
 
+def test_a_token_map_of_a_vocabulary_of_no_stated_size_is_refused(tmp_path, target):
+    weights = as_vllm() | {"token_map": torch.tensor([50, 3])}
+    config = {name: value for name, value in OF_VLLM.items() if name != "vocab_size"}
+    with pytest.raises(CheckpointError, match="expected vocab_size, the target's token ids, of which token_map names"):
+        load_medusa(write(tmp_path, weights, config, "model.safetensors"), target)
+
+
 def test_what_the_files_leave_open_is_told(tmp_path, target):
     """The first public heads state 2 heads and hold 5; vLLM leaves biases out that it is not told of."""
     head = load_medusa(write(tmp_path, recorded(), CONFIG | {"medusa_num_heads": 1}), target)
