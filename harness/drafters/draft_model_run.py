@@ -13,10 +13,11 @@ from harness.drafters.chain import DrafterShape, NetworkDrafter
 from harness.drafters.draft_logits import AS_DRAFTED, Caching, DraftLogits
 from harness.drafters.protocol import Batch, DrafterCost, TargetStep
 from harness.drafters.shared_rows import SharedRows
+from harness.drafters.tree_growth import NodesToRead
 from harness.models.cost import total
 from harness.models.decoder_layer import View
 from harness.models.target import TargetModel
-from kernels.contract import Draft, DraftSampling
+from kernels.contract import NO_TOKEN, Draft, DraftSampling
 
 
 class DraftModelDrafter(NetworkDrafter):
@@ -80,11 +81,22 @@ class DraftModelDrafter(NetworkDrafter):
         read = token_ids if self.shared is None else self.shared.read(token_ids)
         return self.model.forward(read, positions, view).hidden
 
-    def _draft_rows(self, hidden: Tensor, batch: Batch, step: int | None = None) -> Tensor:
-        """[B, ..., V_draft] logits of the tokens that are drafted; with a step of a chain, at their place where they
-        can be written to it."""
+    def _draft_rows(
+        self, hidden: Tensor, batch: Batch, step: int | None = None, level: NodesToRead | None = None
+    ) -> Tensor:
+        """[B, ..., V_draft] logits of the tokens that are drafted.
+
+        Args:
+            hidden: [B, H] in a chain, [B, P, H] in a tree.
+            batch: the rows.
+            step: of a chain, at whose place they are written where they can be.
+            level: of a tree, the nodes that they follow; None for the context.
+        """
         if self.shared is not None:
-            return self.shared.restricted(self.model.logits(hidden), batch.lengths > 1)
+            counts = batch.lengths > 1
+            if hidden.ndim == 3:
+                counts = counts[:, None] if level is None else counts[:, None] & (level.drafted != NO_TOKEN)
+            return self.shared.restricted(self.model.logits(hidden), counts)
         return self.model.logits(hidden, None if step is None else self._logits.place(batch, step))
 
     def _last_tokens(self, batch: Batch) -> tuple[Tensor, Tensor, int]:

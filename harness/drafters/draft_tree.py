@@ -126,7 +126,8 @@ class FixedGrowth:
     def level(self, depth: int) -> NodesToRead:
         level = self._level = self._tree.levels[depth]
         above = level.above.expand(self._batch.num_rows, -1)
-        return NodesToRead(self._token_ids[:, level.nodes].clamp_min(0), above, level.places, level.sees)
+        drafted = self._token_ids[:, level.nodes]
+        return NodesToRead(drafted.clamp_min(0), above, level.places, level.sees, drafted)
 
     def add(self, logits: Tensor) -> None:
         self._logits.draw_children(logits, self._token_ids, self._batch, self._level, self._tree.siblings)

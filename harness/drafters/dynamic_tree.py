@@ -73,7 +73,7 @@ class DynamicGrowth:
         own = torch.eye(num_new, dtype=torch.bool, device=before.device).expand(num_rows, -1, -1)
         self._sees = torch.cat([seen_above, own], dim=2)
         places = before.shape[2] + torch.arange(num_new, device=before.device)
-        return NodesToRead(beam.token_ids.clamp_min(0), beam.above, places, self._sees)
+        return NodesToRead(beam.token_ids.clamp_min(0), beam.above, places, self._sees, beam.token_ids)
 
     def add(self, logits: Tensor) -> None:
         self._candidates.add(*self._logits.best_children(logits, self._batch, self._bounds.width))

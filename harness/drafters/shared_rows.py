@@ -32,15 +32,16 @@ class SharedRows:
         self,
         # [B, ..., V_draft]
         logits: Tensor,
-        # [B] bool
+        # [B, ...] bool
         counts: Tensor,
     ) -> Tensor:
         """[B, ..., S] the columns of shared tokens.
 
-        counts: rows whose mass counts; the others idle. It is that of the uncut row at temperature 1.
+        counts: rows whose mass counts; the others idle, or follow no node. It is that of the uncut row at
+            temperature 1.
         """
         kept = logits.index_select(-1, self._draft_ids)
-        share = (kept.float().logsumexp(-1) - logits.float().logsumexp(-1)).exp().reshape(len(counts), -1)
-        self.mass[0] += (share.sum(-1, dtype=torch.float64) * counts).sum()
-        self.mass[1] += counts.sum() * share.shape[1]
+        share = (kept.float().logsumexp(-1) - logits.float().logsumexp(-1)).exp()
+        self.mass[0] += torch.where(counts, share, 0).sum(dtype=torch.float64)
+        self.mass[1] += counts.sum()
         return kept

@@ -114,7 +114,8 @@ class TreeModelDrafter(DraftModelDrafter):
             level = growth.level(depth)
             positions = _positions(starts + (depth - 1), level)
             view = self._cache.view(batch.rows, positions, batch.length + level.num_read, level.tree_places(starts))
-            growth.add(self._draft_rows(self._forward(level.token_ids, positions, view), batch))
+            hidden = self._forward(level.token_ids, positions, view)
+            growth.add(self._draft_rows(hidden, batch, level=level))
         draft = growth.draft()
         self._places = growth.places
         return draft

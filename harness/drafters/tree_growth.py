@@ -34,6 +34,8 @@ class NodesToRead(NamedTuple):
     """[P] int64, where they lie in the drafter's cache, from the first node that it reads on."""
     sees: Tensor
     """[P, M] or [B, P, M] bool, the nodes that each one sees, among those that were read up to here."""
+    drafted: Tensor
+    """[B, P] int64, the same ids; NO_TOKEN where the law that siblings are drawn from had no more tokens."""
 
     @property
     def num_read(self) -> int:

@@ -143,11 +143,13 @@ def test_the_same_statistic_rejects_drafts_that_are_verified_by_the_whole_law():
     assert p_value(VerificationMethod.probabilistic, DraftSampling.sampled, core) < 1e-6
 
 
-def cell(drafting=DraftSamplingChoice.greedy, method=VerificationMethod.probabilistic, tree=None, **drafter):
+def cell(
+    drafting=DraftSamplingChoice.greedy, method=VerificationMethod.probabilistic, tree=None, top_k=None, **drafter
+):
     return CellConfig(
         drafter=drafter_of("draft_model", **drafter),
         drafting=DraftingConfig(3, sampling=drafting, tree=tree),
-        decoding=DecodingConfig(temperature=0.0, max_new_tokens=16),
+        decoding=DecodingConfig(temperature=1.0 if top_k else 0.0, top_k=top_k or 0, max_new_tokens=16),
         verification=Verification(method),
         workload=WorkloadConfig(num_prompts=3),
         backend=Local(device="cpu", dtype="float32", max_concurrency=3),
@@ -182,6 +184,16 @@ def test_lacking_tokens_lower_acceptance_and_the_mass_that_the_record_tells(tmp_
     assert {key: tokens for key, (tokens, _) in found.items()} == {key: tokens for key, (tokens, _) in whole.items()}
     accepted = [sum(sum(counts) for _, counts in each.values()) for each in (found, whole)]
     assert accepted[0] < accepted[1] and 0.1 < facts.shared_mass < 0.95 and others.shared_mass is None
+
+
+def test_the_mass_is_that_of_nodes_that_are_there(tmp_path):
+    """Where one token is left of each law the second siblings are none. Would catch rows behind these that count."""
+    given = {"path": str(renumbered(tmp_path, num_lacking=5900)), "vocabulary": Vocabulary.shared}
+    runs = [
+        run(cell(DraftSamplingChoice.sampled, TreeMethod.recursive, tree, top_k=1, **given)) for tree in ("2-2", "1-1")
+    ]
+    assert runs[0][0] == runs[1][0]
+    assert runs[0][1].shared_mass == pytest.approx(runs[1][1].shared_mass, rel=1e-5)
 
 
 def test_what_a_user_is_told(tmp_path):
