@@ -25,6 +25,7 @@ from harness.config.constraint import GrammarConfig
 from harness.config.guarantee import rounding_labels
 from harness.config.models import TargetConfig, Weights
 from harness.models.accounting import Accepted
+from harness.models.rounded_weights import GGUF
 from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel, load_target
 from harness.records.partings import AttributedParting
@@ -82,6 +83,9 @@ def _not_looked_at(cell: CellResult) -> str | None:
         return "random weights, whose logits are nearly equal everywhere"
     if rounding_labels(backend.get("weight_dtype"), backend.get("kv_cache_dtype")):
         return "weights or caches in 8 bits, whose rounding is not measured here"
+    rounded = cell.record.rounded_weights
+    if rounded and not rounded.startswith(GGUF):
+        return f"{rounded}, which are not multiplied in float32 whatever the dtype"
     if isinstance(recorded_cell(cell.record).constraint, GrammarConfig):
         return "a grammar, which chooses among the tokens that it allows"
     if cell["dtype"] not in ("float32", "float16", "bfloat16"):

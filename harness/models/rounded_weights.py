@@ -12,6 +12,9 @@ from harness.models.described import described_target
 from harness.models.gguf import file_type, gguf_in
 from harness.models.model_types import CONVERTED, QUANTIZATION, is_quantized
 
+GGUF = "GGUF"
+"""What the label begins with of weights that were rounded, and are written out and multiplied in the dtype of a run."""
+
 
 def rounded_weights(fields: Mapping[str, Any]) -> str:
     """What the fields of a config.json say of rounded weights, as a label; empty where they are not rounded.
@@ -49,7 +52,7 @@ def rounded_weights_here(target: TargetConfig) -> str:
 
 
 def _of_gguf(kind: str) -> str:
-    return "" if kind in ("F32", "F16", "BF16") else f"GGUF {kind} weights"
+    return "" if kind in ("F32", "F16", "BF16") else f"{GGUF} {kind} weights"
 
 
 def _bits(stated: Mapping[str, Any]) -> set[int]:

@@ -81,6 +81,17 @@ def test_another_token_is_a_near_tie_only_where_rounding_moves_the_gap_so_far(
     assert table.title in (folder / "tables" / "paired.md").read_text()
 
 
+@pytest.mark.parametrize(("rounded", "num_found"), [("gptq weights, 4 bits", 0), ("GGUF Q8_0 weights", 1)])
+def test_rounded_weights_are_looked_at_only_where_float32_is_exact(run, rounded, num_found, tmp_path):
+    """Would catch near ties of a quantized checkpoint that are told as faults: its kernels round in every dtype."""
+    folder, told = tmp_path / "altered", []
+    altered(run, folder, min, "bfloat16")
+    for item in read_results(folder).cells:
+        write_cell(replace(item.record, rounded_weights=rounded), folder / "cells")
+    assert len(attribute(read_results(folder).cells, tell=told.append)) == num_found
+    assert [f"left out, {rounded}" in line for line in told] == [True] * (1 - num_found)
+
+
 def test_what_was_found_of_other_answers_is_not_counted_and_a_damaged_file_is_named(run, tmp_path):
     """Would catch verdicts on answers that a later run has replaced."""
     folder = tmp_path / "altered"
