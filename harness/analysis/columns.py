@@ -194,7 +194,7 @@ POSITION_COUNTS: dict[str, Column] = {
 
 _NOT_COUNTED = (
     *("beside_s", "block_drift", "speedup_bound", "disturbed", "fallbacks", "assumptions", "aux_layers"),
-    "drafts_beyond_positions",
+    *("drafts_beyond_positions", "shared_mass"),
 )
 """Columns between the counts that are none."""
 

@@ -103,6 +103,10 @@ class DrafterConfig:
         """Why it cannot draft in a cell, and what to do instead; None if it can."""
         return None
 
+    def misfit(self, num_layers: int, target: str) -> str | None:
+        """Why it does not fit a target with so many layers, of that name; None if it does."""
+        return None
+
     def build(self, setup: DrafterSetup) -> Drafter:
         """The drafter itself."""
         raise NotImplementedError

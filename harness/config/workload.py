@@ -101,7 +101,12 @@ class WorkloadConfig:
         )
         if isinstance(self.path, list) and len(self.path) == 1:
             (self.path,) = self.path
-        require(self.path is None or self.dataset is None, "workload", "path or dataset, not both", "both")
+        require(
+            self.path is None or self.dataset is None,
+            "workload",
+            "path or dataset, not both (with a file workload=jsonl, or workload.dataset=null)",
+            f"path={self.path} and dataset={self.dataset}",
+        )
         require(
             self.request_rate is None or 0 < self.request_rate < math.inf,
             "workload.request_rate",

@@ -45,9 +45,25 @@ class SelfSpeculation(DrafterConfig):
             "them, such as drafter.skip_layers=[2,3]"
         )
 
+    def misfit(self, num_layers: int, target: str) -> str | None:
+        unknown = [index for index in self.skip_layers if index >= num_layers]
+        if unknown:
+            return (
+                f"drafter.skip_layers: expected layers of target {target}, from 0 to {num_layers - 1}, found "
+                f"{', '.join(map(str, unknown))}"
+            )
+        if len(self.skip_layers) == num_layers:
+            return (
+                f"drafter.skip_layers: expected some of the {num_layers} layers of target {target}, found all of them"
+            )
+        return None
+
     def of_target(self, target: TargetModel) -> TargetModel:
         from harness.models.without_layers import without_layers
 
+        wrong = self.misfit(target.num_layers, target.name)
+        if wrong is not None:
+            raise ValueError(wrong)
         return without_layers(target, self.skip_layers)
 
     def build(self, setup: DrafterSetup) -> Drafter:

@@ -16,6 +16,7 @@ from harness.models.assumptions import assumed_of_drafter, assumed_of_target, as
 from harness.models.check_files import check_drafter_files
 from harness.models.checkpoint import CheckpointError
 from harness.models.described import described_drafter, described_target
+from harness.models.described_target import target_sizes_here
 from harness.models.model_types import DENSE_TYPES, MODEL_TYPES
 
 
@@ -47,6 +48,10 @@ def _check(target: TargetConfig, drafter: DrafterConfig) -> None:
         key = "drafter.shape" if drafter.shape is not None else "drafter.path"
         raise SettingsError(f"{key}: {proposer.source}: {error}") from error
     check_drafter_files(drafter, target)
+    sizes = target_sizes_here(target)
+    misfit = None if sizes is None else drafter.misfit(sizes.num_layers, sizes.name)
+    if misfit is not None:
+        raise SettingsError(misfit)
     with _naming("drafter" if drafter.path is None else "drafter.path"):
         assumed_of_drafter(drafter, target)
 

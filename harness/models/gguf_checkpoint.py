@@ -60,7 +60,8 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
     folder = cache_folder() / f"{file.stem}-{key}"
     if not folder.is_dir():
         _check(file)
-        tell(f"{file.name} is written as a checkpoint in float32, once, to {folder}")
+        size = f"{file.stat().st_size / 1e6:,.0f} MB, 4 bits of which become 32"
+        tell(f"{file.name} ({size}) is written as a checkpoint in float32, once, to {folder}")
         _write(file, folder)
     return folder
 

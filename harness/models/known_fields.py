@@ -112,7 +112,14 @@ OF_ANY_FILE = {
     **_SAMPLING,
     **ignored(
         "says who wrote the file and for which tools",
-        *("_name_or_path", "name_or_path", "transformers_version", "transformers.js_config", "unsloth_version"),
+        *(
+            "_name_or_path",
+            "_model_name_or_path",
+            "name_or_path",
+            "transformers_version",
+            "transformers.js_config",
+            "unsloth_version",
+        ),
         *("unsloth_fixed", "model_name", "is_llama_config"),
     ),
     **ignored("says which file the weights were written out from, which the report tells", CONVERTED),
@@ -140,7 +147,8 @@ OF_ANY_FILE = {
     **only((False,), "a second stack of layers", "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"),
     **only((), "a second stack of layers", "cross_attention_hidden_size"),
     **ignored(
-        "prompts are the tokenizer's tokens, and nothing is padded", "bos_token_id", "pad_token_id", "sep_token_id"
+        "prompts are the tokenizer's tokens, and nothing is padded",
+        *("bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id"),
     ),
     **ignored(
         "positions are bounded by max_position_embeddings", "max_sequence_length", "model_max_length", "seq_length"

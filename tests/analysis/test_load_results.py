@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from experiments import replay, report, reproduce
 from harness.analysis.certification import COLUMNS, load_certification
-from harness.analysis.columns import PAIRED_COLUMNS, PER_POSITION, column_names, dictionary
+from harness.analysis.columns import COUNTS, PAIRED_COLUMNS, PER_POSITION, column_names, dictionary, is_count
 from harness.analysis.comparison import comparisons_frame
 from harness.analysis.frame import load_results
 from harness.analysis.results import read_results
@@ -69,6 +70,20 @@ def test_columns_are_those_of_the_readme(tmp_path):
     listed = {name.replace(PER_POSITION, str(i)) for name, _, _ in rows for i in range(1, 4)}
     assert {name.removesuffix("_low").removesuffix("_high") for name in frame.columns} == listed
     assert all(text for _, _, text in rows)
+
+
+def test_a_share_that_some_cells_lack_stays_a_share(tmp_path):
+    """Would catch a share that is taken for a count: the table of a run whose baseline has none could not be made."""
+    run = simulated_run(tmp_path / "run", methods=("strict",), num_prompts=3)
+    for cell in read_results(run).cells:
+        if not cell.is_baseline:
+            write_cell(replace(cell.record, shared_mass=0.9944), run / "cells")
+    frame = load_results(run)
+    assert set(frame["shared_mass"].dropna()) == {0.9944} and frame["shared_mass"].isna().any()
+    assert {name for name in COUNTS if is_count(name) and not name.startswith("num_")} == {
+        *("first_other_token", "draft_logit_cache_bytes", "target_cache_bytes", "drafter_cache_bytes", "graph_bytes"),
+        "drafter_positions",
+    }
 
 
 def test_results_of_a_run_its_cells_one_file_and_a_folder_of_runs(tmp_path):

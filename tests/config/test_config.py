@@ -73,7 +73,7 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: Verification(VerificationMethod.synthetic, length=0.5), "length"),
         (lambda: Verification(VerificationMethod.synthetic, length=INF), "length"),
         (lambda: Verification(VerificationMethod.typical, delta=INF), "delta must be positive and finite, found inf"),
-        (lambda: WorkloadConfig(path="a", dataset="b"), "path or dataset, not both, found both"),
+        (lambda: WorkloadConfig(path="a", dataset="b"), "found path=a and dataset=b"),
         (lambda: WorkloadConfig(path=""), "workload.path=FILE"),
         (lambda: WorkloadConfig(num_prompts=0), "workload.num_prompts"),
         (

@@ -66,7 +66,8 @@ def write_gguf_model(path, causal_lm):
 
     config, rounded = causal_lm.config, {}
     writer = GGUFWriter(str(path), "llama")
-    for name, value in header(llama__context_length=config.max_position_embeddings).items():
+    also = {"general__name": "Tiny", "tokenizer__ggml__unknown_token_id": 0, "tokenizer__ggml__padding_token_id": 0}
+    for name, value in header(llama__context_length=config.max_position_embeddings, **also).items():
         put = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string, list: writer.add_array}
         if name != "general.architecture":
             put[type(value)](name, value)
