@@ -118,9 +118,7 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("CPU", found)
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is not None:
-        yield remark(
-            "CPU", f"OMP_NUM_THREADS={threads}: runs on a CPU use as many threads", "unset it, unless you mean it"
-        )
+        yield Finding("CPU", f"OMP_NUM_THREADS={threads}: torch computes with as many threads")
 
 
 def _memory() -> Finding:
