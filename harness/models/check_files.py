@@ -30,6 +30,7 @@ from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
 from harness.models.head_fits import check_head_fields
 from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, is_quantized, of_length, takes_general_path
+from harness.models.rounded_weights import rounded_weights
 from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer import eos_token_ids
@@ -128,6 +129,12 @@ def _check_language_model(folder: Path, weights: Weights, accepted: Accepted, la
         _check_kind(folder, LANGUAGE_MODEL, fields, tensors)
         if not is_quantized(fields):
             _check_types(folder, tensors)
+        elif tensors and all(tensor.dtype in WEIGHT_TYPES for tensor in tensors.values()):
+            found = ", ".join(sorted({tensor.dtype for tensor in tensors.values()}))
+            raise CheckpointError(
+                f"expected tensors of {rounded_weights(fields)}, as quantization_config in {folder / CONFIG} says, "
+                f"found {found} alone; take the field out, or take the checkpoint that it is of"
+            )
         return
     if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise CheckpointError(

@@ -125,7 +125,7 @@ def test_a_list_knows_what_ran_beside_it(tmp_path, monkeypatch):
     write_run(tmp_path / "elsewhere", ("none", 4, 900.0))
     plan = RunPlan("test", "a test", (BASELINE,), (), tmp_path / "elsewhere" / "new", "command")
     monkeypatch.chdir(tmp_path)
-    assert "about 30 min 00 s of device time for 1 of 1 cells" in listing(plan)[1][0]
+    assert "about 30 min 00 s of device time for 1 of 1 cells" in "\n".join(listing(plan)[1])
     write_run(tmp_path / "results" / "runs", ("none", 4, 1800.0), ("none", 4, 1800.0))
     beside = replace(plan, folder=tmp_path / "results" / "runs" / "new")
-    assert "about 1.0 device-hours" in (line := listing(beside)[1][0]) and line.count("results/runs") == 1
+    assert "about 1.0 device-hours" in (line := "\n".join(listing(beside)[1])) and line.count("results/runs") == 1
