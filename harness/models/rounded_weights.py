@@ -41,7 +41,7 @@ def rounded_weights_here(target: TargetConfig) -> str:
     if target.weights is Weights.random:
         return ""
     try:
-        file = None if target.path is None or not Path(target.path).exists() else gguf_in(target.path)
+        file = None if target.path is None or not Path(target.path).expanduser().exists() else gguf_in(target.path)
         if file is not None:
             return _of_gguf(file_type(file))
     except CheckpointError:
@@ -57,10 +57,10 @@ def _of_gguf(kind: str) -> str:
 
 def _bits(stated: Mapping[str, Any]) -> set[int]:
     """Every number of bits that a quantization names for weights."""
-    found = {stated.get(name) for name in ("bits", "w_bit", "nbits")}
-    found |= {bits for bits in (4, 8) for name in ("load_in_{}bit", "_load_in_{}bit") if stated.get(name.format(bits))}
+    found = [stated.get(name) for name in ("bits", "w_bit", "nbits")]
+    found += [bits for bits in (4, 8) for name in ("load_in_{}bit", "_load_in_{}bit") if stated.get(name.format(bits))]
     groups = stated.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
-        found.add(weights.get("num_bits") if isinstance(weights, Mapping) else None)
+        found.append(weights.get("num_bits") if isinstance(weights, Mapping) else None)
     return {bits for bits in found if type(bits) is int}

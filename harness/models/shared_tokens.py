@@ -31,7 +31,10 @@ class SharedTokens(NamedTuple):
     longest token that ends it; its token for what is unknown where there is none."""
 
     def told(self, num_draft_rows: int) -> str:
-        """What is said of it."""
+        """The sentence for records and reports: how many tokens are shared, and what happens to the others.
+
+        num_draft_rows: token ids of the draft model.
+        """
         return (
             f"it shares {len(self.target_ids)} of the target's {len(self.read_as)} token ids, drafts no others of its "
             f"{num_draft_rows}, and reads the target's others as the longest of its tokens that end them"

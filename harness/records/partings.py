@@ -41,14 +41,14 @@ class AttributedParting:
 
 
 def write_partings(folder: Path, partings: Sequence[AttributedParting]) -> Path:
-    """Write those of a run; returns the file."""
+    """Write the attributed partings of a run into its folder; returns the file."""
     path = folder / PARTINGS
     path.write_text(json.dumps([asdict(item) for item in partings], indent=1) + "\n", encoding="utf-8")
     return path
 
 
 def read_partings(folder: Path) -> tuple[AttributedParting, ...]:
-    """Those of a run; none where nobody has looked.
+    """The attributed partings of a run; empty where `rejection-lab partings` was not run on it.
 
     Raises:
         ValueError: the file is damaged; the message begins with its path.

@@ -64,7 +64,8 @@ class FirstScreen:
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """The highest temperature first; blocks that keep the same, as at several loads, share what is said of it."""
+        """The highest temperature first. Blocks whose sentences on acceptance are the same, as at several batch sizes,
+        become one answer with a sentence on speed each."""
         found: dict[tuple[str, ...], list[tuple[Block, str]]] = {}
         for block in self.blocks[:MAX_ANSWERS]:
             *kept, speed = sentences(block)

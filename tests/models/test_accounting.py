@@ -21,6 +21,7 @@ from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.model_types import MODEL_TYPES
 from harness.models.mtp import load_mtp
 from harness.models.peagle import PEagleConfig
+from harness.models.rounded_weights import rounded_weights
 from harness.models.shape import read_shape, shape_names
 from harness.models.target import load_target
 from tests.support.filed_models import NOWHERE, ROLES, account, file_models, folder_of, load, put
@@ -213,6 +214,26 @@ def test_rounded_weights_are_refused_in_heads_and_told_of_models(models, role):
         return
     with pytest.raises(CheckpointError, match=r"quantization_config = .*; dequantize the checkpo"):
         account(role, data | rounded)
+
+
+@pytest.mark.parametrize(
+    ("stated", "label"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "awq weights, 4 bits"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, "bitsandbytes weights, 8 bits"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 4}}, "b": {}}},
+            "compressed-tensors weights, 4 bits",
+        ),
+        ({"quant_method": "mxfp4"}, "mxfp4 weights"),
+        ({"quant_method": "gptq", "bits": [4]}, "gptq weights"),
+        ("int4", "weights quantized in a way that is not named"),
+        (None, ""),
+    ],
+)
+def test_how_weights_were_rounded_is_told_as_their_file_says_it(stated, label):
+    """Would catch the bits of another field, and a file of another form that ends in an error of Python's."""
+    assert rounded_weights({"quantization_config": stated}) == label
 
 
 def test_a_window_that_reaches_no_layer_is_no_window():

@@ -1,4 +1,4 @@
-"""Forms of fields, places that contradict each other, and tensors that nobody reads are settled before a start."""
+"""Fields of a wrong form, contradicting places and tensors that no loader reads are refused before a run."""
 
 from __future__ import annotations
 
