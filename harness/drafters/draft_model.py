@@ -69,12 +69,9 @@ class DraftModel(NetworkConfig):
         return super().refusal(cell)
 
     def build(self, setup: DrafterSetup) -> Drafter:
-        from harness.drafters.draft_model_run import DraftModelDrafter
-        from harness.drafters.tree import TreeModelDrafter
+        from harness.drafters.tree import model_drafter
 
-        if setup.tree is not None:
-            return TreeModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.tree, setup.caching)
-        return DraftModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.caching)
+        return model_drafter(setup)
 
     def load(self, folder: Path, target: TargetModel) -> TargetModel:
         from harness.drafters.registry import accepted_of

@@ -87,9 +87,9 @@ class LookaheadDrafter(StatelessDrafter):
     def propose(self, batch: Batch) -> Draft:
         """The tree of each row; [B, T] tokens."""
         rows, width, ngram = slice(0, batch.num_rows), self.window.width, self.window.ngram
-        self._fillers[rows] = _texts(batch, torch.arange(width, device=batch.lengths.device))
-        fresh = (self._age[rows] == 0)[:, None, None]
         anew = _texts(batch, torch.arange((ngram - 1) * width, device=batch.lengths.device))
+        self._fillers[rows] = anew[:, :width]
+        fresh = (self._age[rows] == 0)[:, None, None]
         self._levels[rows] = torch.where(fresh, anew.view(-1, ngram - 1, width), self._levels[rows])
         guesses, counts = self._guesses(batch)
         paths = self._levels[rows][:, self._level_of, self._column_of]

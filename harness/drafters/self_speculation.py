@@ -67,14 +67,9 @@ class SelfSpeculation(DrafterConfig):
         return without_layers(target, self.skip_layers)
 
     def build(self, setup: DrafterSetup) -> Drafter:
-        from harness.drafters.draft_model_run import DraftModelDrafter
-        from harness.drafters.tree import TreeModelDrafter
+        from harness.drafters.tree import model_drafter
 
-        drafter: DraftModelDrafter
-        if setup.tree is not None:
-            drafter = TreeModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.tree, setup.caching)
-        else:
-            drafter = DraftModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.caching)
+        drafter = model_drafter(setup)
         # all are the target's
         drafter.num_parameters = 0
         return drafter

@@ -8,7 +8,7 @@ Shapes: B rows, N draft tokens, D the depth of the tree, P nodes of a level.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from harness.drafters.tree_growth import NodesToRead, TreeShape
 from harness.models.head import Head
 from harness.models.target import TargetModel
 from kernels.contract import Draft, DraftSampling
+
+if TYPE_CHECKING:
+    from harness.drafters.registry import DrafterSetup
 
 
 @runtime_checkable
@@ -124,6 +127,13 @@ class TreeModelDrafter(DraftModelDrafter):
         """Move the nodes of the path that it has read together, after the context."""
         places = torch.where(path < 0, -1, self._places.gather(1, path.clamp_min(0)))
         self._cache.keep_path(rows, starts, places)
+
+
+def model_drafter(setup: DrafterSetup) -> DraftModelDrafter:
+    """What drafts with a language model: trees where the setup has one, else chains."""
+    if setup.tree is not None:
+        return TreeModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.tree, setup.caching)
+    return DraftModelDrafter(setup.model, setup.draft_sampling, setup.shape, setup.caching)
 
 
 def _positions(starts: Tensor, level: NodesToRead) -> Tensor:

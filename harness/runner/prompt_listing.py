@@ -47,7 +47,8 @@ def _of_cell(cell: CellConfig, several: bool) -> list[str]:
         return [f"{head}: not looked at, since a list downloads nothing"]
     chosen = selected(workload, cell.seed)
     played = conversations(chosen.prompts, workload, cell.seed)
-    num_turns, num_categories = sum(len(item.prompt.turns) for item in played), len({*map(_category, chosen.prompts)})
+    num_turns = sum(len(item.prompt.turns) for item in played)
+    num_categories = len({item.category for item in chosen.prompts})
     plays = "" if len(played) == len(chosen.prompts) else f" in {_count(len(played), 'play')}, counted once below"
     counted = f"{_count(len(chosen.prompts), 'prompt')} in {_count(num_categories, 'category')}"
     lines = [f"{head}: {counted}, {_count(num_turns, 'turn')}{plays}"]
@@ -134,15 +135,6 @@ def _num_unusable(cell: CellConfig, read: _Read, chosen: Selection) -> int:
         if item.sample == 0:
             requests.first(item)
     return len(requests.unusable)
-
-
-def _leaves_out(cell: CellConfig) -> tuple[bool, bool]:
-    """Whether this process knows how long its texts may be, and whether it needs a schema that can be followed."""
-    return not cell.is_served, isinstance(cell.constraint, GrammarConfig)
-
-
-def _category(prompt: Prompt) -> str:
-    return prompt.category
 
 
 def _count(number: int, noun: str) -> str:

@@ -70,7 +70,7 @@ def _gpu() -> Iterator[Finding]:
     named = f"{about.name}, compute capability {capability[0]}.{capability[1]}, CUDA {torch.version.cuda} of torch"
     if capability < LEAST_CAPABILITY:
         yield problem(
-            "GPU", named, "kernels are compiled and tested from 8.0 (A100) on; use a newer GPU, or device=cpu"
+            "GPU", named, "kernels are compiled and tested from 8.0 (A100) on; use a newer GPU, or backend.device=cpu"
         )
     else:
         yield Finding("GPU", named)

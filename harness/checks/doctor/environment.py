@@ -6,9 +6,10 @@ import os
 import platform
 import shutil
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -20,7 +21,7 @@ from harness.runner.optional_packages import EXTRAS, is_installed
 USES = {
     "grammar": "constraint=... on the local engine",
     "server": "backend=server",
-    "gguf": "GGUF files as target.path",
+    "gguf": "a GGUF file as target.path or drafter.path",
     "slurm": "launcher=slurm",
     "ray": "launcher=ray",
     "tracking": "output.tracking",
@@ -33,15 +34,16 @@ PROJECT = "rejection-lab"
 
 def look_at_environment() -> Iterator[Finding]:
     """Findings in the order in which a reader wants them."""
-    yield from _packages()
+    here = provenance()
+    yield from _packages(here["packages"])
     yield from _extras()
     yield from _compiler()
-    yield from _cpu()
+    yield from _cpu(here["cpu"])
     yield _memory()
     yield from _disk()
 
 
-def _packages() -> Iterator[Finding]:
+def _packages(packages: Mapping[str, str | None]) -> Iterator[Finding]:
     """The versions of what the project depends on, as its own metadata ask for them."""
     try:
         wanted = [Requirement(text) for text in requires(PROJECT) or ()]
@@ -61,7 +63,6 @@ def _packages() -> Iterator[Finding]:
     if wrong:
         yield problem("packages", ", ".join(wrong), f"pip install --upgrade {PROJECT}")
         return
-    packages = provenance()["packages"]
     named = ", ".join(f"{name} {packages[name]}" for name in ("torch", "triton", "transformers") if packages[name])
     yield Finding("packages", f"Python {platform.python_version()}, {named}: within what this version accepts")
 
@@ -103,8 +104,7 @@ def _compiler() -> Iterator[Finding]:
     yield Finding("compiler", f"{Path(found).name} and Python.h are there for Triton")
 
 
-def _cpu() -> Iterator[Finding]:
-    cpu = provenance()["cpu"]
+def _cpu(cpu: Mapping[str, Any]) -> Iterator[Finding]:
     num_cores, load = cpu["num_cores"], os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     found = f"{cpu['model']}, {num_cores} cores for this process, load {load:.1f}"
     if load > 0.5 * num_cores:

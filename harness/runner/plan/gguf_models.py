@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from harness.config.cli.command_line import say
 from harness.config.drafter import DrafterConfig, DrafterKind, NetworkConfig
 from harness.config.models import TargetConfig, Weights
 from harness.config.schema import SettingsError
@@ -43,10 +43,6 @@ def _with_folder(key: str, model: _Model) -> _Model:
         # it imports transformers
         from harness.models.gguf_checkpoint import converted
 
-        return replace(model, path=str(converted(path, _told_on_stderr)))
+        return replace(model, path=str(converted(path, say)))
     except CheckpointError as error:
         raise SettingsError(f"{key}: {error}") from error
-
-
-def _told_on_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

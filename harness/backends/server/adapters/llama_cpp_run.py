@@ -1,4 +1,4 @@
-"""llama.cpp's server; `harness.config.server` says what it was run against.
+"""llama.cpp's server; llama_cpp.py beside it says what it was run against.
 
 It drafts only by --spec-type: a draft model alone (-md) is loaded and never used. Drafts are the drafter's most
 probable tokens; the target's own draw verifies them, whatever the temperature, which is `strict`. Its own endpoint is
