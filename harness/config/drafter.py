@@ -58,8 +58,6 @@ class DrafterTraits:
     """Whether it lies in the target's own folder and has the target's sizes."""
     in_zoo: bool = True
     """Whether the built-in target has one."""
-    tried_on_gpu: bool = True
-    """Whether the GPU suite has run it; what has not is told in records of a GPU."""
     name: str = "{kind}"
     """What tables call it, by its settings."""
 
@@ -93,11 +91,6 @@ class DrafterConfig:
     def can_be_captured(self) -> bool:
         """Whether its `propose` and `extend` can be captured in a CUDA graph."""
         return True
-
-    @property
-    def tried_on_gpu(self) -> bool:
-        """As the trait says, with these settings."""
-        return self.traits.tried_on_gpu
 
     def refusal(self, cell: CellConfig) -> str | None:
         """Why it cannot draft in a cell, and what to do instead; None if it can."""

@@ -46,10 +46,6 @@ class DraftModel(NetworkConfig):
         require_shape_alone("drafter", self.shape, self.path, self.weights)
 
     @property
-    def tried_on_gpu(self) -> bool:
-        return self.vocabulary is Vocabulary.same
-
-    @property
     def network_key(self) -> tuple[object, ...]:
         return (self.vocabulary,)
 

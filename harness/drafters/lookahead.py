@@ -32,7 +32,6 @@ class Lookahead(DrafterConfig):
     traits = DrafterTraits(
         is_one_hot=True,
         drafts_trees=True,
-        tried_on_gpu=False,
         name="{kind} (W = {window}, N = {ngram}, G = {guesses})",
     )
 

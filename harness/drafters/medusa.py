@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Medusa(HeadConfig):
-    traits = DrafterTraits(has_model=True, drafts_trees=True, in_zoo=False, tried_on_gpu=False)
+    traits = DrafterTraits(has_model=True, drafts_trees=True, in_zoo=False)
 
     def build(self, setup: DrafterSetup) -> Drafter:
         from harness.drafters.medusa_run import MedusaDrafter, MedusaTreeDrafter

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 class SelfSpeculation(DrafterConfig):
     skip_layers: tuple[int, ...] = ()
     """Layers of the target, counted from 0, that drafts leave out; at least one."""
-    traits = DrafterTraits(
-        is_of_target=True, drafts_trees=True, tried_on_gpu=False, name="{kind} (without layers {skip_layers})"
-    )
+    traits = DrafterTraits(is_of_target=True, drafts_trees=True, name="{kind} (without layers {skip_layers})")
 
     def __post_init__(self) -> None:
         layers = self.skip_layers

@@ -226,10 +226,6 @@ class LocalBackend:
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
         if self.engine_of_cell.is_off_kernels:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
-        if self.target.device.type == "cuda" and not self.cell.drafter.tried_on_gpu:
-            notes.append(
-                f"drafter={self.cell.drafter.kind.value}, with these settings, was not run on a GPU by its tests"
-            )
         if self.cell.drafts_tree and self.target.device.type == "cuda":
             is_slower = {
                 "no CUDA graphs": not self.engine_of_cell.uses_graphs,
