@@ -16,6 +16,7 @@ from harness.checks.compile_check.report import to_text
 from harness.checks.compile_check.shares import FIRST_TARGET, OTHER_TARGETS, shares_of
 from harness.checks.compile_check.stamp import COMPILED
 from harness.engine.compile_ahead.compile import CompiledVariant, compile_for, complaints, knobs
+from kernels.methods import NAMED_METHODS
 from tests.support.toy_kernel_calls import in_process_of_its_own
 
 ROOT = Path(__file__).parents[2]
@@ -187,6 +188,12 @@ def test_what_a_change_compiles_is_part_of_the_full_list():
     )
     assert {target for target, _ in full} == {FIRST_TARGET, *OTHER_TARGETS}
     assert set(chosen) == {(FIRST_TARGET, name) for name in CHOSEN} < set(full)
+
+
+def test_every_method_is_compiled_for_every_change():
+    """Would catch a method that is in the table and that only --all compiles."""
+    compiled = {name.removeprefix("verify ").split(",")[0].removesuffix(" trees") for name in CHOSEN}
+    assert set(NAMED_METHODS) <= compiled
 
 
 def test_help_says_what_is_compiled_for_what(monkeypatch: pytest.MonkeyPatch, capsys):

@@ -8,25 +8,14 @@ FIRST_TARGET; other generations need about as many registers and are left to the
 
 from __future__ import annotations
 
+from kernels.methods import VerificationMethod
+
 _LAYERS = frozenset(
     {"Llama-3-8B, 4 tokens, bfloat16", "GLM-4.7-Flash, 64 tokens, bfloat16", "GLM-4.7-Flash, 4 tokens, bfloat16"}
 )
-_METHODS = (
-    "strict",
-    "coupled",
-    "greedy",
-    "probabilistic",
-    "block",
-    "typical",
-    "lenient",
-    "fly",
-    "synthetic",
-    "pr35461",
-)
-
 CHOSEN: frozenset[str] = (
     _LAYERS
-    | {f"verify {method}, bfloat16" for method in _METHODS}
+    | {f"verify {method.value}, bfloat16" for method in VerificationMethod}
     | {
         "Llama-3-8B, 4 tokens, float32",
         "GLM-4.7-Flash, 64 tokens, float32",
