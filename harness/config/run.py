@@ -13,7 +13,7 @@ from typing import Any
 from harness.config.cell import UNIONS, CellConfig
 from harness.config.imported import OrImported
 from harness.config.launcher import LAUNCHER, LauncherConfig, launcher_of
-from harness.config.tracker import Tracker
+from harness.config.tracker import TrackerKind
 from kernels.methods import TreeMethod, VerificationMethod
 
 RUN_UNIONS = {**UNIONS, LAUNCHER.section: LAUNCHER}
@@ -78,8 +78,9 @@ class OutputConfig:
 
     folder: str | None = None
     """Folder of the run; null is results/runs/ with the run's name."""
-    tracking: Tracker | None = None
-    """Experiment tracker that the results are sent to when the run is done."""
+    tracking: OrImported[TrackerKind] | None = None
+    """Experiment tracker that the results are sent to when the run is done; or PACKAGE.MODULE:NAME, one of your own
+    (harness.report.trackers.tracker)."""
 
 
 @dataclass

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 from harness.backends.server.check_server import check_server
 from harness.config.cell import CellConfig
+from harness.config.own_code import own_place
 from harness.config.schema import SettingsError
+from harness.config.tracker import TRACKING
 from harness.records.without_torch import VISIBLE, why_no_gpu
+from harness.report.trackers.tracker import tracker_of
 from harness.runner.earlier_cells import cells_left
 from harness.runner.optional_packages import check_optional_packages
 from harness.runner.plan.run_plan import RunPlan
@@ -23,10 +26,7 @@ def check_machine(plan: RunPlan) -> None:
         SettingsError: with the first that is not there.
     """
     check_optional_packages(plan)
-    if plan.tracking is not None:
-        from harness.report.tracking import check_tracker
-
-        check_tracker(plan.tracking)
+    _check_tracker(plan)
     try:
         plan.launcher.check()
     except ValueError as wrong:
@@ -39,6 +39,16 @@ def check_machine(plan: RunPlan) -> None:
     for cell, error in lacking:
         if id(cell) in left:
             raise error
+
+
+def _check_tracker(plan: RunPlan) -> None:
+    if plan.tracking is None:
+        return
+    try:
+        tracker_of(plan.tracking).check()
+    except Exception as error:
+        # of its libraries any
+        raise SettingsError(f"{TRACKING}={plan.tracking.value}: {error}{own_place(error)}") from error
 
 
 def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:

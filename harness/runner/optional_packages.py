@@ -8,7 +8,8 @@ from importlib.util import find_spec
 
 from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind
 from harness.config.schema import SettingsError
-from harness.config.tracker import Tracker
+from harness.config.tracker import TRACKING
+from harness.report.trackers.tracker import tracker_of
 from harness.runner.plan.run_plan import RunPlan
 
 EXTRAS = {
@@ -30,10 +31,12 @@ def check_optional_packages(plan: RunPlan) -> None:
     missing = {package: why for package, why in _needed(plan) if not is_installed(package)}
     if missing:
         extras = ",".join(extra for extra, packages in EXTRAS.items() if missing.keys() & {*packages})
+        # what an object of the user's own needs is in no extra
+        others = missing.keys() - {package for packages in EXTRAS.values() for package in packages}
+        install = [*([f"'rejection-lab[{extras}]'"] if extras else []), *sorted(others)]
         expected = " and ".join(f"{package} (for {why})" for package, why in missing.items())
         raise SettingsError(
-            f"expected the package{'s' * (len(missing) > 1)} {expected}, found none; "
-            f"pip install 'rejection-lab[{extras}]'"
+            f"expected the package{'s' * (len(missing) > 1)} {expected}, found none; pip install {' '.join(install)}"
         )
 
 
@@ -58,8 +61,5 @@ def _needed(plan: RunPlan) -> Iterator[tuple[str, str]]:
             yield from ((package, "backend=server") for package in EXTRAS["server"])
     if plan.launcher.package:
         yield plan.launcher.package, f"launcher={plan.launcher.kind}"
-    if plan.tracking is not None:
-        yield (
-            {Tracker.mlflow: "mlflow", Tracker.wandb: "wandb"}[plan.tracking],
-            f"output.tracking={plan.tracking.value}",
-        )
+    if plan.tracking is not None and (package := tracker_of(plan.tracking).package):
+        yield package, f"{TRACKING}={plan.tracking.value}"

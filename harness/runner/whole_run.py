@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.analysis.results import Results
-    from harness.config.tracker import Tracker
 
 
 def run(*overrides: str, fresh: bool = False, accept_drift: bool = False, retry_failed: bool = False) -> pd.DataFrame:
@@ -118,7 +117,7 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
             error.args = ("interrupted before the report was written: all cells are kept; the same command writes it",)
             say(*error.args)
             raise
-        is_sent = plan.tracking is None or _send(results, plan.tracking, plan.folder)
+        is_sent = _send(results, plan)
     num_failed = sum(cell.record.has_failed for cell in results.cells)
     failed = f"{num_failed} of {len(plan.cells)} cells failed; the report says why, --retry-failed runs them again"
     say(failed if num_failed else "")
@@ -127,15 +126,19 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
     return FAILED if num_failed or num_partly or results.unreadable or not is_sent else SUCCESS
 
 
-def _send(results: Results, tracker: Tracker, folder: Path) -> bool:
-    """Send the results to a tracker; False, and why, if it does not take them."""
+def _send(results: Results, plan: RunPlan) -> bool:
+    """Send the results to the tracker that is asked for; False, and why, if it does not take them."""
+    if plan.tracking is None:
+        return True
+    from harness.report.trackers.tracker import tracker_of
     from harness.report.tracking import send_results
 
     try:
-        say(f"sent to {tracker.value}: {send_results(results, tracker, folder)}")
+        where = send_results(results, tracker_of(plan.tracking), plan.folder)
+        say(f"sent to {plan.tracking.value}: {where}")
     except Exception as error:
         # of its libraries any; the results are on disk
-        say(f"not sent to {tracker.value}: {' '.join(str(error).split())}; the same command sends them")
+        say(f"not sent to {plan.tracking.value}: {' '.join(str(error).split())}; the same command sends them")
         return False
     return True
 

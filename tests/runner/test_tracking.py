@@ -1,12 +1,18 @@
 """Results in an experiment tracker, by its own library, without a network."""
 
+import json
 import sys
 
 import pytest
 
+from experiments import run as command
 from harness.analysis import load_results
+from harness.config.schema import SettingsError
+from harness.config.tracker import TrackerKind
+from harness.report.trackers.tracker import tracker_of
 from harness.runner.plan.compose import compose_plan
 from tests.runner.test_failing_cells import run_command
+from tests.support import own_trackers
 
 
 def sent_to_mlflow(folder):
@@ -80,6 +86,55 @@ def test_results_that_cannot_be_sent_are_not_lost(tmp_path, monkeypatch, capsys)
     monkeypatch.setitem(sys.modules, "wandb", Library)
     assert run_command("Raises", tmp_path, "output.tracking=wandb") == 1
     assert "gone away" in capsys.readouterr().err and (tmp_path / "report.md").is_file()
+
+
+def test_a_tracker_of_the_users_own_gets_every_cell(tmp_path, monkeypatch, capsys):
+    """Would catch an own tracker that is refused, that gets other cells than the record has, or is not asked before."""
+    folder = tmp_path / "run"
+    monkeypatch.setattr(own_trackers, "asked", [])
+    assert run_command("Raises", folder, "output.tracking=tests.support.own_trackers:IN_A_FILE") == 1
+    frame = load_results(folder).set_index("cell_id")
+    sent = json.loads((folder / "sent.json").read_text())
+    assert own_trackers.asked == ["before the run"] and sent.keys() == {*frame.index}
+    for cell_id, row in frame.iterrows():
+        name, settings, numbers = sent[cell_id]
+        assert name == f"run-{cell_id}" and settings["decoding.temperature"] == 1
+        assert numbers.get("speedup") == (None if row["labels"] == "failed" else row["speedup"])
+    assert f"sent to tests.support.own_trackers:IN_A_FILE: {folder / 'sent.json'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mlfow", "(did you mean mlflow?)"),
+        ("tests.support.own_trackers:MISSING", "that can be imported, found tests.support.own_trackers:MISSING"),
+        ("tests.support.own_trackers:asked", "to be a harness.report.trackers.tracker.Tracker, found []"),
+    ],
+)
+def test_what_is_no_tracker_is_refused_with_the_settings(name, words):
+    with pytest.raises(SettingsError, match=r"^output\.tracking: ") as error:
+        compose_plan([f"output.tracking={name}"])
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("IS_AWAY", "IS_AWAY: nobody is there (tests/support/own_trackers.py, line"),
+        ("NEEDS_A_PACKAGE", "package_that_is_nowhere (for output.tracking="),
+    ],
+)
+def test_a_tracker_that_takes_nothing_is_told_before_anything_runs(name, words, tmp_path, capsys):
+    """Would catch hours of a run whose results have nowhere to go, and advice to install an extra that is none."""
+    plan = [f"output.tracking=tests.support.own_trackers:{name}", f"output.folder={tmp_path / 'run'}"]
+    assert command.main(plan) == 2
+    error = capsys.readouterr().err
+    assert words in error and "rejection-lab[]" not in error and not (tmp_path / "run").exists()
+
+
+def test_every_built_in_tracker_is_one_of_its_own_name():
+    """Would catch a path that names nothing, or a tracker that is offered under another package's name."""
+    assert {kind.value: tracker_of(kind).package for kind in TrackerKind} == {"mlflow": "mlflow", "wandb": "wandb"}
 
 
 def test_where_results_are_sent_belongs_to_no_cell():

@@ -29,12 +29,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.config.cell import CellConfig, InvalidCombinationError
 from harness.config.drafting import NUM_TOKENS, OF_CHAINS, SIBLINGS, TREE
-from harness.config.imported import is_import_path, named
+from harness.config.imported import ImportPath, is_import_path, named
 from harness.config.launcher import LAUNCHER, LauncherConfig
 from harness.config.run import RUN_UNIONS, InvalidCells, invalid_text
 from harness.config.schema import CONF, SettingsError, group_options
+from harness.config.tracker import TRACKING, TrackerKind
 from harness.config.tree import is_chain
 from harness.records.runs import RUNS
+from harness.report.trackers.tracker import tracker_of
 from harness.runner.plan.checks import check_cells, check_effect, check_target
 from harness.runner.plan.gguf_models import drafter_of_gguf, target_of_gguf
 from harness.runner.plan.overrides import (
@@ -128,7 +130,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         reference=_reference(root),
         warnings=tuple(warnings),
         launcher=_launcher(root, given),
-        tracking=root.output.tracking,
+        tracking=_tracking(root),
         is_unnamed=is_unnamed,
     )
     return in_own_folder(plan)
@@ -156,6 +158,17 @@ def _reference(root: DictConfig) -> str | None:
         return named("reference", NAMED_METHODS, root.reference).value
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def _tracking(root: DictConfig) -> TrackerKind | ImportPath | None:
+    if root.output.tracking is None:
+        return None
+    found: TrackerKind | ImportPath = named(TRACKING, TrackerKind.__members__, root.output.tracking)
+    try:
+        tracker_of(found)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    return found
 
 
 def _compose_cells(given: Mapping[str, Given], experiment: str) -> _Composed:

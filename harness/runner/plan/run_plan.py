@@ -18,10 +18,11 @@ from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.guarantee import RANDOM_WEIGHTS
 from harness.config.identity import determinants, key_without, plain_values
+from harness.config.imported import ImportPath
 from harness.config.launcher import LAUNCHER, LauncherConfig, launcher_of
 from harness.config.models import Weights
 from harness.config.schema import SettingsError
-from harness.config.tracker import Tracker
+from harness.config.tracker import TrackerKind
 from harness.config.usage import normal_form
 from harness.records.files import identity
 
@@ -76,7 +77,7 @@ class RunPlan:
     resume: Resume = Resume()
     workers: Workers = Workers()
     launcher: LauncherConfig = field(default_factory=lambda: launcher_of(LAUNCHER.default))
-    tracking: Tracker | None = None
+    tracking: TrackerKind | ImportPath | None = None
     """Where results are sent beside the report."""
     is_unnamed: bool = False
     """Neither a name, an experiment nor a folder was given; `harness.runner.plan.unnamed` chooses them."""

@@ -1,0 +1,1 @@
+"""Experiment trackers: one module each, named in `harness.config.tracker.TrackerKind`."""
