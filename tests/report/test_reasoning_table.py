@@ -88,6 +88,12 @@ def test_the_summary_says_what_became_of_the_answers():
     assert reasoning_lines(analysed(plain)) == []
 
 
+def test_the_summary_names_the_policy_of_each_line_where_they_differ():
+    late, mask = reasoning_lines(analysed(cell("late"), cell("mask")))
+    assert "constraint = late" in late and "constraint = mask" in mask
+    assert "constraint" not in reasoning_lines(analysed(cell("late")))[0]
+
+
 def test_the_summary_says_when_no_request_reached_the_end_of_its_reasoning():
     rounds = [round_record(2, 1, 1.0, num_free_tokens=2)]
     ended = {"num_reasoning_tokens": None, "answer_is_valid": None, "finish_reason": FinishReason.length}

@@ -9,7 +9,16 @@ from harness.analysis.cell import CellResult
 from harness.analysis.definitions import INTERVALS, PLACES, TIME_INTERVALS, metric
 from harness.analysis.estimates import paired_ratio
 from harness.config.constraint import PolicyKind
-from harness.report.cell_names import CONTEXT, baseline_name, drafter_name, label_notes, summary_order, varying
+from harness.report.cell_names import (
+    CONTEXT,
+    baseline_name,
+    context_texts,
+    depth_text,
+    drafter_name,
+    label_notes,
+    summary_order,
+    varying,
+)
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count, without_width_zero
 from harness.report.table import NONE, Entry, Table
@@ -113,12 +122,16 @@ ADVICE = "; raise decoding.max_new_tokens"
 
 def reasoning_lines(cells: Sequence[CellResult]) -> list[str]:
     """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
-    return [_line(cell) for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
+    judged = [cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
+    settings = varying(judged, ("temperature", *CONTEXT))
+    has_drafters = len({drafter_name(cell) for cell in judged if not cell.is_baseline}) > 1
+    return [_line(cell, settings, has_drafters) for cell in judged]
 
 
-def _line(cell: CellResult) -> str:
-    depth = "" if cell.is_baseline else f" at K = {cell['num_speculative_tokens']}"
-    name = baseline_name(cell) if cell.is_baseline else f"{cell.method}{depth}"
+def _line(cell: CellResult, settings: Sequence[str], has_drafters: bool) -> str:
+    method, depth = f"{drafter_name(cell)} {cell.method}" if has_drafters else cell.method, depth_text(cell)
+    name = baseline_name(cell) if cell.is_baseline else f"{method} at {depth}"
+    name = ", ".join([name, *context_texts(cell, settings)])
     counts = [f"{label} {count(cell.estimates.total(key))}" for label, key in COUNTS.items()]
     valid = f"{metric(VALID).label} {_number(cell, VALID)}"
     advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE
