@@ -23,7 +23,7 @@ from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.config.schema import SettingsError
 from harness.records.lost_files import LostFiles, lost_files
 from harness.records.run_status import DONE, RUNNING, STATUS, RunStatus, read_status
-from harness.records.runs import RUNS, is_unnamed, named, refuse_profile
+from harness.records.runs import RUNS, is_report, is_unnamed, named, refuse_profile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,10 @@ def _run(options: argparse.Namespace) -> int:
             f"{options.name}; without NAME all runs are listed"
         )
     lost = _lost(options.name, status)
-    print("\n".join(status_lines(options.name.resolve().name, status, lost)))
+    lines = status_lines(options.name.resolve().name, status, lost)
+    if status.state == DONE and not is_report(options.name):
+        lines.append(f"no report yet: rejection-lab report {options.name} writes it")
+    print("\n".join(lines))
     if lost.damaged or not lost.leaves_records:
         return WRONG_SETTINGS
     is_whole = status.state == DONE and not status.num_failed and not lost.missing

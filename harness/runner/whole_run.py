@@ -117,6 +117,9 @@ def run_and_report(plan: RunPlan, show: Callable[[Results], None], *, in_this_pr
             error.args = ("interrupted before the report was written: all cells are kept; the same command writes it",)
             say(*error.args)
             raise
+        except Exception:
+            say(f"no report, all cells are kept: rejection-lab report {plan.folder} writes it from them")
+            raise
         is_sent = _send(results, plan)
     num_failed = sum(cell.record.has_failed for cell in results.cells)
     failed = f"{num_failed} of {len(plan.cells)} cells failed; the report says why, --retry-failed runs them again"

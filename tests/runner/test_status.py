@@ -130,6 +130,7 @@ def test_a_run_writes_its_status(name, num_failed, code, tmp_path, monkeypatch, 
     assert (status.state, status.num_finished, status.num_failed) == (DONE, 3, num_failed)
     assert status.earlier_device_s == STATUS_OF_A_RUN.device_s and 0 < status.elapsed_s < 600
     assert command.main([str(tmp_path)]) == code
+    assert f"no report yet: rejection-lab report {tmp_path} writes it" in capsys.readouterr().out
 
 
 def test_a_run_whose_records_are_lost_is_not_done(tmp_path, monkeypatch, capsys):

@@ -134,6 +134,19 @@ def test_a_job_that_is_ended_by_its_cluster_can_be_queued_again(monkeypatch, tmp
     assert ended.value.code == REQUEUE == 75 and "interrupted" in capsys.readouterr().err
 
 
+def test_a_report_that_breaks_says_that_the_cells_are_kept(monkeypatch, tmp_path, capsys):
+    """Would catch a traceback alone, after which nobody knows whether a night of measuring is lost."""
+
+    def write_report(*arguments, **options):
+        raise RuntimeError("a fault of a table")
+
+    monkeypatch.setattr(whole_run, "run_plan", lambda plan, finished: None)
+    monkeypatch.setattr(whole_run, "write_report", write_report)
+    with pytest.raises(RuntimeError, match="a fault of a table"):
+        whole_run.run_and_report(plan_on("Raises", tmp_path), lambda results: None)
+    assert f"all cells are kept: rejection-lab report {tmp_path} writes it" in capsys.readouterr().err
+
+
 def write_and_be_killed(path):
     os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
     write_atomically(path, b"never there")
