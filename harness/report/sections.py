@@ -1,7 +1,7 @@
-"""The tables of a report, in order. A new one: a function that makes it from results, and an entry here.
+"""The tables of a report, in order. A new one: a module with its `TableKind`, and its name here.
 
-A kind without anything to show returns no table; it then has no file either. What each table shows is in a file of its
-own in tables/.
+A kind without anything to show returns no table; it then has no file either. This module imports no table before the
+kinds are asked for.
 """
 
 from __future__ import annotations
@@ -9,45 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pandas as pd
 
-from harness.analysis.comparison import comparisons_frame
 from harness.analysis.results import Results
+from harness.config.imported import ImportPath
 from harness.report.latex import to_latex
 from harness.report.table import Table
-from harness.report.tables.concurrency import concurrency_tables
-from harness.report.tables.depth import depth_tables
-from harness.report.tables.depth_choice import depth_choice_tables
-from harness.report.tables.draft_dtype import draft_dtype_tables
-from harness.report.tables.drafting import drafting_tables
-from harness.report.tables.engines import engine_tables
-from harness.report.tables.fastest import fastest_tables
-from harness.report.tables.lossy import lossy_tables
-from harness.report.tables.methods import method_tables, paired_table
-from harness.report.tables.partings import partings_tables
-from harness.report.tables.prompt_axes import CATEGORY, CONTEXT_LENGTH, category_tables, context_length_tables
-from harness.report.tables.reasoning import reasoning_table
-from harness.report.tables.repeats import repeats_tables
-from harness.report.tables.summary import summary_table
-from harness.report.tables.task_accuracy import TITLE as TASK_TITLE
-from harness.report.tables.task_accuracy import task_accuracy_tables
-from harness.report.tables.tree_children import TITLE as TREE_CHILDREN
-from harness.report.tables.tree_children import tree_children_tables
 
-
-def answer_tables(results: Results) -> list[Table]:
-    """Engines, repeats, what is fastest, depths, where speculation pays, drafting by verification, lossy, caches: where
-    they vary."""
-    left_out = [item for run in results.runs for item in run.manifest.get("skipped", [])]
-    skipped = [(item.get("cell") or {}, str(item.get("reason"))) for item in left_out]
-    cells, recorded = results.cells, results.recording.cells
-    tables = [*engine_tables(cells), *repeats_tables(cells), *fastest_tables(cells), *depth_tables(cells)]
-    tables += depth_choice_tables(cells, recorded)
-    tables += concurrency_tables(cells)
-    tables += drafting_tables(cells, skipped)
-    tables += lossy_tables(cells, recorded, references(results))
-    return [*tables, *draft_dtype_tables(cells, recorded)]
+TABLES = {
+    "answers": "harness.report.tables.answers:ANSWERS",
+    "summary": "harness.report.tables.summary:SUMMARY",
+    "right_answers": "harness.report.tables.task_accuracy:RIGHT_ANSWERS",
+    "boundary": "harness.report.tables.reasoning:BOUNDARY",
+    "category": "harness.report.tables.prompt_axes:CATEGORY",
+    "context_length": "harness.report.tables.prompt_axes:CONTEXT_LENGTH",
+    "tree_children": "harness.report.tables.tree_children:TREE_CHILDREN",
+    "methods": "harness.report.tables.methods:METHODS",
+    "paired": "harness.report.tables.methods:PAIRED",
+}
+"""Name -> PACKAGE.MODULE:OBJECT of a `TableKind` of that name."""
 
 
 def references(results: Results) -> dict[str, str | None]:
@@ -93,45 +75,28 @@ class MadeTables:
         return tuple(table for table in self.tables if table.rows)
 
 
-TABLES: tuple[TableKind, ...] = (
-    TableKind("answers", "Answers", answer_tables, files=r".+\.csv", is_on_page=True),
-    TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], is_on_page=True),
-    TableKind("right_answers", TASK_TITLE, lambda results: task_accuracy_tables(results.cells), is_on_page=True),
-    TableKind(
-        "boundary",
-        "The end of reasoning",
-        lambda results: [table for table in [reasoning_table(results.cells)] if table is not None],
-        is_on_page=True,
-    ),
-    TableKind("category", CATEGORY.title, lambda results: category_tables(results.cells)),
-    TableKind(
-        "context_length", CONTEXT_LENGTH.title, lambda results: context_length_tables(results.cells), is_on_page=True
-    ),
-    TableKind("tree_children", TREE_CHILDREN, lambda results: tree_children_tables(results.cells)),
-    TableKind(
-        "methods",
-        "Methods side by side",
-        lambda results: method_tables(results.cells, references(results)),
-        files=r".+-K-\d+-T-\d.*\.csv",
-    ),
-    TableKind(
-        "paired",
-        "Paired differences",
-        lambda results: [paired_table(results.cells), *partings_tables(results.cells, results.partings)],
-        frame=lambda results: comparisons_frame(results.cells),
-        without="No two cells of these results can be compared in pairs.",
-    ),
-)
-OWN_TABLES = {
-    "tables": re.compile(rf"cells\.csv|settings\.md|({'|'.join(kind.name for kind in TABLES)})\.(csv|md|tex)"),
-    **{f"tables/{kind.name}": re.compile(kind.files) for kind in TABLES if kind.files},
-}
-"""Folder -> names of the files that a report may have written there."""
+@cache
+def table_kinds() -> tuple[TableKind, ...]:
+    """Every kind of table, in order."""
+    kinds = []
+    for name, path in TABLES.items():
+        kind: TableKind = ImportPath(path).load("tables", TableKind)
+        assert kind.name == name, f"{path} is called {kind.name}, not {name}"
+        kinds.append(kind)
+    return tuple(kinds)
+
+
+def own_tables() -> dict[str, re.Pattern[str]]:
+    """Folder -> names of the files that a report may have written there."""
+    return {
+        "tables": re.compile(rf"cells\.csv|settings\.md|({'|'.join(TABLES)})\.(csv|md|tex)"),
+        **{f"tables/{kind.name}": re.compile(kind.files) for kind in table_kinds() if kind.files},
+    }
 
 
 def make_tables(results: Results) -> list[MadeTables]:
     """Every kind of table for some results, those without any too."""
-    return [MadeTables(kind, tuple(kind.tables(results))) for kind in TABLES]
+    return [MadeTables(kind, tuple(kind.tables(results))) for kind in table_kinds()]
 
 
 def table_files(made: MadeTables, results: Results) -> dict[str, str]:

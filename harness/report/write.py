@@ -15,10 +15,11 @@ from harness.analysis.frame import results_frame
 from harness.analysis.results import Results
 from harness.records.files import write_atomically
 from harness.records.runs import CELLS, REPORT
+from harness.report.figures.kinds import figure_kinds
 from harness.report.files import write_files
 from harness.report.page import SETTINGS_FILE, run_page, settings_page, whole_report
 from harness.report.run_comparison import RunComparison, read_two_runs
-from harness.report.sections import OWN_TABLES, make_tables, table_files
+from harness.report.sections import make_tables, own_tables, table_files
 from harness.report.table import Table
 from harness.report.tables.lossy import distances
 from harness.report.tables.summary import summary_table
@@ -109,12 +110,10 @@ def write_comparison(first: Path, second: Path, output: Path) -> tuple[Path, Run
 
 def own_files() -> dict[str, re.Pattern[str]]:
     """Folder -> names of the files that a report may have written there."""
-    from harness.report.figures.kinds import FIGURES
-
-    names = "|".join(kind.name for kind in FIGURES)
+    names = "|".join(kind.name for kind in figure_kinds())
     return {
         ".": re.compile(re.escape(HTML_REPORT)),
-        **OWN_TABLES,
+        **own_tables(),
         "figures": re.compile(rf"({names})(_\d+)?\.(png|pdf|svg)"),
     }
 

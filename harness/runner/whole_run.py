@@ -166,6 +166,11 @@ def _import_report() -> None:
     with suppress(Exception):
         for name in ("matplotlib.backends.backend_agg", "PIL.Image", "scipy.special", *_REPORT):
             import_module(name)
+        from harness.report.figures.kinds import figure_kinds
+        from harness.report.sections import table_kinds
+
+        table_kinds()
+        figure_kinds()
 
 
 _REPORT = ("harness.analysis.cell", "harness.report.write", "harness.report.figures.write", "harness.report.console")

@@ -8,7 +8,7 @@ import pytest
 
 from harness.report.figures.axis import DRAFTER, DRAFTING, METHOD, VERIFICATION
 from harness.report.figures.heat_map import draw_heat_map
-from harness.report.figures.kinds import FIGURES
+from harness.report.figures.kinds import figure_kinds
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import HEAT_COLORS
 from tests.support.synthetic_cells import analysed, config, simulated_cell
@@ -113,7 +113,7 @@ def swept(name, values, depths=(3,)):
 def test_two_way_sweeps_become_heat_maps_and_one_way_sweeps_lines(make, names):
     """Would catch a heat map of one row, and a sweep of truncation or concurrency that is only drawn value by value."""
     cells = analysed(*make())
-    shown = {kind.name for kind in FIGURES if kind.draw(sheet_of(cells, kind.along))}
+    shown = {kind.name for kind in figure_kinds() if kind.draw(sheet_of(cells, kind.along))}
     assert shown == {"methods", "acceptance_by_position"} | names
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import ids_of_same_law
 from harness.analysis.estimates import Estimate
+from harness.report.figures.axis import TEMPERATURE
+from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import (
     FEW_SERIES,
     LegendEntry,
@@ -202,3 +204,12 @@ def _some(values: Sequence[float]) -> list[float]:
     if len(values) <= MAX_TEMPERATURES:
         return list(values)
     return [values[0], values[len(values) // 2], values[-1]]
+
+
+BY_POSITION = FigureKind(
+    "acceptance_by_position",
+    "Acceptance by draft position, of the rounds that drafted it",
+    draw_by_position,
+    (TEMPERATURE.name,),
+    shown_by_position,
+)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import combinations, product
 from math import ceil, isnan
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from harness.analysis.cell import CellResult
 from harness.analysis.comparison import ids_of_same_law
 from harness.analysis.definitions import metric
 from harness.report.cell_names import DISTURBED, is_disturbed
-from harness.report.figures.axis import DRAFTER, METHOD, VERIFICATION, HeatAxis
+from harness.report.figures.axis import DRAFTER, DRAFTING, METHOD, NUMBER_AXES, VERIFICATION, HeatAxis, number
+from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import LINE_INCHES, grid, with_title
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import HEAT_COLORS, NOT_RUN_LOOK, SAME_LAW_MARK, SAME_LAW_TEXT
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 4
 TITLES = {"full_draft_length": "Acceptance length", "speedup": "Speedup"}
+IN_FILES = {"full_draft_length": "length", "speedup": "speedup"}
+"""Column of a metric -> its place in the names of files."""
+IN_TEXTS = {"full_draft_length": "Mean acceptance length (full drafts)", "speedup": "Speedup"}
 """Column of a metric -> what a title calls it."""
 CELL_INCHES = {"number": 0.72, "category": 1.0}
 """Least width of a cell, by what lies across."""
@@ -239,3 +244,20 @@ def _write(axes: Axes, image: Any, row: int, column: int, value: float, texts: S
     red, green, blue = (1.0, 1.0, 1.0) if isnan(value) else image.cmap(image.norm(value))[:3]
     is_dark = 0.299 * red + 0.587 * green + 0.114 * blue < DARK
     axes.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if is_dark else "black")
+
+
+def _heat_maps(across: HeatAxis, down: HeatAxis) -> list[FigureKind]:
+    axes = tuple(side.axis.name for side in (across, down) if side.axis)
+    return [
+        FigureKind(
+            f"{short}_by_{across.stem}_and_{down.stem}",
+            f"{IN_TEXTS[name]} by {across.short} and {down.short}",
+            partial(draw_heat_map, across=across, down=down, name=name),
+            axes,
+        )
+        for name, short in IN_FILES.items()
+    ]
+
+
+_PAIRS = [(number(first), number(second)) for first, second in combinations(NUMBER_AXES, 2)]
+HEAT_MAPS = tuple(kind for pair in [*_PAIRS, (VERIFICATION, DRAFTING), (METHOD, DRAFTER)] for kind in _heat_maps(*pair))

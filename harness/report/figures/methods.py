@@ -6,6 +6,7 @@ from itertools import product
 from math import isnan
 from typing import TYPE_CHECKING
 
+from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import (
     Panel,
     draw_points,
@@ -55,3 +56,6 @@ def _draw_panel(axes: Axes, panel: Panel, sheet: Sheet, name: str) -> None:
     axes.axvline(1, color=REFERENCE_LINE, linewidth=0.9)
     axes.set_yticks(range(len(rows)), [sheet.series[key][0] for key in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
+
+
+METHODS = FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods)

@@ -6,11 +6,13 @@ Temperature and K lie on an axis of their own scale; settings whose values lie f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import isnan
 from typing import TYPE_CHECKING
 
-from harness.report.figures.axis import Axis
+from harness.report.figures.axis import CONTEXT_AXES, DEPTH, TEMPERATURE, Axis
+from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import (
     FEW_SERIES,
     Panel,
@@ -114,3 +116,11 @@ def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, va
     for upper, lower, panel in zip(grid_rows[0], grid_rows[-1], panels, strict=False):
         upper.set_title(panel.title)
         lower.set_xlabel(axis.label)
+
+
+def _sweep(axis: Axis) -> FigureKind:
+    text = f"Mean acceptance length (full drafts) and speedup against {axis.short}"
+    return FigureKind(f"by_{axis.stem}", text, partial(draw_sweep, axis=axis), (axis.name,))
+
+
+SWEEPS = tuple(map(_sweep, (TEMPERATURE, DEPTH, *CONTEXT_AXES)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.analysis.cell import CellResult
 from harness.analysis.estimates import Estimate
+from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import finish, grid, panel_rows
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
@@ -64,3 +65,8 @@ def _draw_point(axes: Axes, look: Look, across: Estimate, up: Estimate) -> None:
         marker=look.marker,
         elinewidth=1.0,
     )
+
+
+BY_DISTANCE = FigureKind(
+    "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff
+)

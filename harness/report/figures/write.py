@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.analysis.cell import CellResult
 from harness.analysis.estimates import Estimate
 from harness.records.files import write_atomically
-from harness.report.figures.kinds import FIGURES, FigureKind
+from harness.report.figures.kinds import FigureKind, figure_kinds
 from harness.report.figures.sheet import sheet_of
 from harness.report.figures.style import RC, WITHOUT_DATES
 
@@ -46,7 +46,7 @@ def write_figures(
     import matplotlib as mpl
 
     drawn = []
-    for kind in FIGURES:
+    for kind in figure_kinds():
         sheet = sheet_of(cells, kind.along, distances)
         if sheet is None:
             continue

@@ -10,7 +10,16 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.analysis.cell import CellResult
-from harness.analysis.comparison import SHAPE, Group, expected_difference, groups, method_name, same_law, takes_argmax
+from harness.analysis.comparison import (
+    SHAPE,
+    Group,
+    comparisons_frame,
+    expected_difference,
+    groups,
+    method_name,
+    same_law,
+    takes_argmax,
+)
 from harness.analysis.definitions import TASK_ACCURACY, footnotes, metric
 from harness.analysis.estimates import Estimate, paired_difference, paired_ratio
 from harness.records.request import EXPECTED_METHODS
@@ -29,7 +38,9 @@ from harness.report.cell_names import (
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import missing_value_notes
 from harness.report.number_format import NOT_AVAILABLE, Number, count
+from harness.report.sections import TableKind, references
 from harness.report.table import NONE, Entry, Table
+from harness.report.tables.partings import partings_tables
 from harness.report.tables.summary import EXPECTED_LENGTHS, counting_every_round, recorded_metrics
 from harness.report.tables.task_accuracy import is_judged
 
@@ -231,3 +242,18 @@ def _paired_numbers(first: CellResult, second: CellResult, names: Sequence[str])
         shown.append(Number(*expected, style="length", signed=True))
     ratio = paired_ratio(first.estimates, second.estimates, "output_tokens_per_s")
     return [*shown, metric_number(ratio, "output_tokens_per_s", style="length", cells=[first, second])]
+
+
+METHODS = TableKind(
+    "methods",
+    "Methods side by side",
+    lambda results: method_tables(results.cells, references(results)),
+    files=r".+-K-\d+-T-\d.*\.csv",
+)
+PAIRED = TableKind(
+    "paired",
+    "Paired differences",
+    lambda results: [paired_table(results.cells), *partings_tables(results.cells, results.partings)],
+    frame=lambda results: comparisons_frame(results.cells),
+    without="No two cells of these results can be compared in pairs.",
+)

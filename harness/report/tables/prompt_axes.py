@@ -14,6 +14,7 @@ from harness.analysis.prompt_part import PromptPart, speedup_over
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import metric_number, setting, settings_of
 from harness.report.number_format import count
+from harness.report.sections import TableKind
 from harness.report.table import Entry, Table
 
 METRICS = ("acceptance_rate", "full_draft_length", "output_tokens_per_s")
@@ -41,20 +42,20 @@ class _Axis:
     parts: Callable[[CellResult], Mapping[Any, PromptPart]]
 
 
-CATEGORY = _Axis("Acceptance and speed by category", "category", "prompts", CATEGORY_NOTE, by_category)
-CONTEXT_LENGTH = _Axis(
+_CATEGORY = _Axis("Acceptance and speed by category", "category", "prompts", CATEGORY_NOTE, by_category)
+_CONTEXT_LENGTH = _Axis(
     "Acceptance and speed by context length", "context (tokens)", "drafts", CONTEXT_NOTE, by_context_length
 )
 
 
 def category_tables(cells: Sequence[CellResult]) -> list[Table]:
     """One row per cell and category; nothing where no cell that drafts has two categories."""
-    return _tables(CATEGORY, cells)
+    return _tables(_CATEGORY, cells)
 
 
 def context_length_tables(cells: Sequence[CellResult]) -> list[Table]:
     """One row per cell and class of lengths; nothing where no cell drafted in two classes."""
-    return _tables(CONTEXT_LENGTH, cells)
+    return _tables(_CONTEXT_LENGTH, cells)
 
 
 def _tables(axis: _Axis, cells: Sequence[CellResult]) -> list[Table]:
@@ -78,3 +79,9 @@ def _tables(axis: _Axis, cells: Sequence[CellResult]) -> list[Table]:
     notes = [f"{metric(name).label}: {metric(name).definition}." for name in METRICS]
     notes += [axis.note, INTERVALS, *label_notes(shown)]
     return [Table(axis.title, tuple(header), tuple(rows), tuple(notes))]
+
+
+CATEGORY = TableKind("category", _CATEGORY.title, lambda results: category_tables(results.cells))
+CONTEXT_LENGTH = TableKind(
+    "context_length", _CONTEXT_LENGTH.title, lambda results: context_length_tables(results.cells), is_on_page=True
+)

@@ -21,6 +21,7 @@ from harness.report.cell_names import (
 )
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count, without_width_zero
+from harness.report.sections import TableKind
 from harness.report.table import NONE, Entry, Table
 
 POLICIES = tuple(item.value for item in PolicyKind)
@@ -138,3 +139,11 @@ def _line(cell: CellResult, settings: Sequence[str], has_drafters: bool) -> str:
     has_ended = any(item.num_reasoning_tokens is not None for item in cell.record.requests)
     notes = [] if has_ended else [NEVER_ENDED + advice]
     return f"answers, {name}: {'; '.join([', '.join([*counts, valid]), *notes])}"
+
+
+BOUNDARY = TableKind(
+    "boundary",
+    "The end of reasoning",
+    lambda results: [table for table in [reasoning_table(results.cells)] if table is not None],
+    is_on_page=True,
+)

@@ -12,6 +12,7 @@ from harness.report.cell_names import CONTEXT, layer_notes, summary_order, varyi
 from harness.report.entries import estimate_number, setting, settings_of
 from harness.report.missing_values import table_notes
 from harness.report.number_format import Number
+from harness.report.sections import TableKind
 from harness.report.table import NONE, Entry, Table
 
 EXPECTED_LENGTHS = tuple(f"expected_length_{method}" for method in EXPECTED_METHODS)
@@ -51,3 +52,6 @@ def recorded_metrics(names: Sequence[str], cells: Sequence[CellResult]) -> list[
         for name in names
         if not is_measured_beside(name) or not all(isnan(cell.estimate(name).value) for cell in cells)
     ]
+
+
+SUMMARY = TableKind("summary", "All cells", lambda results: [summary_table(results.cells)], is_on_page=True)

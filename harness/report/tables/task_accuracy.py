@@ -12,6 +12,7 @@ from harness.report.cell_names import CONTEXT, MINUS, summary_order, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import table_notes
 from harness.report.number_format import Number, count
+from harness.report.sections import TableKind
 from harness.report.table import NONE, Entry, Table
 
 TITLE = "Right answers"
@@ -62,3 +63,6 @@ def _difference(cell: CellResult) -> Entry:
 def _number(found: Estimate, signed: bool = False) -> Number:
     shown = Estimate(found.value, nan, nan) if found.low == found.high else found
     return metric_number(shown, TASK_ACCURACY, signed=signed)
+
+
+RIGHT_ANSWERS = TableKind("right_answers", TITLE, lambda results: task_accuracy_tables(results.cells), is_on_page=True)

@@ -11,6 +11,7 @@ from harness.analysis.tree_children import CHILD_RATE, ChildRate, child_rates
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
 from harness.report.entries import setting, settings_of
 from harness.report.number_format import Number, count
+from harness.report.sections import TableKind
 from harness.report.table import Entry, Table
 
 TITLE = "Trees by depth and child"
@@ -50,3 +51,6 @@ def _as_setting(cell: CellResult, rates: Sequence[ChildRate], extra: Sequence[st
     text = ",".join(f"[{','.join(level)}]" for level in levels)
     named = " ".join(str(cell[name]) for name in [*extra, "drafter"])
     return f"{named}, T = {cell['temperature']:g}, tree {cell['tree']}: verification.tree_rates=[{text}]"
+
+
+TREE_CHILDREN = TableKind("tree_children", TITLE, lambda results: tree_children_tables(results.cells))
