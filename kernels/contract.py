@@ -215,6 +215,73 @@ class Deferred:
     """[R] bool, these rows."""
 
 
+@dataclass(frozen=True)
+class LogitEdits:
+    """How the target rows of each request change before temperature and truncation; kernels.edit_logits has the rule.
+
+    F is the largest number of tokens of a request that have a bias or end it.
+    """
+
+    repetition_penalty: Tensor
+    """[R] float32, above 0; 1 is off."""
+    frequency_penalty: Tensor
+    """[R] float32; 0 is off."""
+    presence_penalty: Tensor
+    """[R] float32; 0 is off."""
+    min_tokens: Tensor
+    """[R] int64, output tokens before the request may end; 0 is off."""
+    token_ids: Tensor
+    """[R, F] int32, the tokens with a bias and those that end the request, each once in a row; -1 is none."""
+    biases: Tensor
+    """[R, F] float32, what is added to the logits of these tokens."""
+    ends: Tensor
+    """[R, F] bool, these tokens end the request."""
+
+    def rows(self, num_requests: int) -> LogitEdits:
+        """Of the first requests; views."""
+        return LogitEdits(*(field[:num_requests] for field in vars(self).values()))
+
+
+class TokenTally(NamedTuple):
+    """The distinct tokens of each slot's text and how often they occur, so that an edit reads no whole text.
+
+    The kernels keep it; the reference, which reads the text, leaves it alone. A slot's tokens are those of
+    `LogitEdits.token_ids` first, then those that occur, then the drafts of the round under way that do not.
+    """
+
+    token_ids: Tensor
+    """[S, M] int32, M at least F + C + K."""
+    num_outputs: Tensor
+    """[S, M] int32, how often each occurs in the output."""
+    in_prompt: Tensor
+    """[S, M] int8, 1 for one that occurs in the prompt."""
+    num_read: Tensor
+    """[S] int64, tokens of the text that are counted; 0 of a slot that begins a request."""
+    num_kept: Tensor
+    """[S] int64, tokens in the list without the drafts."""
+    num_listed: Tensor
+    """[S] int64, with them."""
+
+    @classmethod
+    def empty(cls, num_slots: int, size: int, device: device | None = None) -> TokenTally:
+        """Of slots that begin a request; `size` is M."""
+        import torch
+
+        lists = (torch.zeros(num_slots, size, dtype=each, device=device) for each in (torch.int32,) * 2 + (torch.int8,))
+        return cls(*lists, *(torch.zeros(num_slots, dtype=torch.int64, device=device) for _ in range(3)))
+
+
+class Texts(NamedTuple):
+    """What the requests of a batch have said so far, a row each; more rows may follow."""
+
+    token_ids: Tensor
+    """[>= R, C] int64, the tokens of prompt and output."""
+    lengths: Tensor
+    """[>= R] int64, how many."""
+    prompt_lengths: Tensor
+    """[>= R] int64, how many of them are the prompt's."""
+
+
 class Slots(NamedTuple):
     """The requests of a batch between rounds, a row each; more rows may follow."""
 

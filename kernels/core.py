@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Core:
     """One implementation of the sampling core; what it needs beside its arguments, it owns.
 
-    The file of each function's name in kernels.reference defines what it takes; for `commit` and `defer`, that of
-    kernels.
+    The file of each function's name in kernels.reference defines what it takes; that of kernels for `commit`, `defer`
+    and `edit_logits`.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Core:
     coupled_draw: Callable[..., Drawn]
     defer: Callable[..., Deferred]
     logprobs: Callable[..., TopLogprobs]
+    edit_logits: Callable[..., None]
     draw_children: Callable[..., torch.Tensor] | None = None
     """None in a core that has no trees of drafts."""
     workspace: Workspace | None = None
@@ -49,10 +50,11 @@ def reference_core() -> Core:
     from .reference.defer import defer
     from .reference.draw import draw
     from .reference.draw_children import draw_children
+    from .reference.edit_logits import edit_logits
     from .reference.logprobs import logprobs
     from .reference.verify import verify
 
-    return Core("reference", commit, verify, draw, coupled_draw, defer, logprobs, draw_children)
+    return Core("reference", commit, verify, draw, coupled_draw, defer, logprobs, edit_logits, draw_children)
 
 
 def cpu_core() -> Core:
@@ -73,6 +75,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
     from .commit import commit
     from .defer import defer
     from .draw import coupled_draw, draw
+    from .edit_logits import edit_logits
     from .logprobs import logprobs
     from .tree.draw_children import draw_children
     from .verify import verify
@@ -89,6 +92,7 @@ def triton_core(workspace: Workspace | None = None) -> Core:
         partial(coupled_draw, workspace=workspace),
         defer,
         partial(logprobs, workspace=workspace),
+        edit_logits,
         partial(draw_children, workspace=workspace),
         workspace=workspace,
     )

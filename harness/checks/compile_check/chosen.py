@@ -32,6 +32,8 @@ CHOSEN: frozenset[str] = (
         "Llama-3-8B, cache of 8 bits",
         "commit, 3 drafts",
         "defer, 3 drafts",
+        "edit logits, bfloat16",
+        "edit logits, trees",
         "verify recursive, distinct siblings, bfloat16",
         "verify recursive, no statistics",
         "verify recursive, one-hot drafts",

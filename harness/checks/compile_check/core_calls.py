@@ -17,17 +17,21 @@ from harness.engine.slots import MAX_ENDING_TOKENS
 from kernels.commit import commit
 from kernels.contract import (
     Draft,
+    LogitEdits,
     RowStats,
     Sampling,
     SiblingDraws,
     Slots,
     Streams,
+    Texts,
     TokenMask,
+    TokenTally,
     VerificationResult,
 )
 from kernels.contract import VerificationMethod as Method
 from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
+from kernels.edit_logits import edit_logits
 from kernels.logprobs import logprobs
 from kernels.methods import Method as AnyMethod
 from kernels.methods import TreeMethod
@@ -42,6 +46,8 @@ TOY_VOCAB_SIZE, SHORT_VOCAB_SIZE, ALIGNED_SHORT_VOCAB_SIZE = 8, 200, 256
 NUM_REQUESTS, NUM_DRAFTS, NUM_NODES = 16, 3, 32
 CAPACITY = 2048
 """Positions of a slot."""
+NUM_FIXED = 4
+"""Tokens of a request that have a bias or end it."""
 FEW_REQUESTS, SOME_REQUESTS, MANY_LATE_REQUESTS, MORE_REQUESTS = 4, 8, 32, 48
 """So few that the deciding pass runs, with two warps for a chunk; with one; with 8 warps and room for two programs; so
 many that the second pass runs instead, with 4 warps."""
@@ -132,6 +138,17 @@ def _defer(num_drafts: int, *, defers: bool = True) -> None:
         torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MAX_ENDING_TOKENS)
     )
     defer(ones, num_drafts * ones, drafts, tokens, ones, endings if defers else None)
+
+
+def _edit_logits(num_drafts: int, dtype: torch.dtype, *, of_trees: bool = False) -> None:
+    ones, floats = torch.ones(NUM_REQUESTS, dtype=torch.int64), torch.ones(NUM_REQUESTS)
+    fixed = torch.zeros(NUM_REQUESTS, NUM_FIXED, dtype=torch.int32)
+    edits = LogitEdits(floats, floats, floats, ones, fixed, fixed.float(), fixed.bool())
+    drafts = torch.zeros(NUM_REQUESTS, num_drafts, dtype=torch.int64)
+    texts = Texts(torch.zeros(NUM_REQUESTS, CAPACITY, dtype=torch.int64), ones, ones)
+    tally = TokenTally.empty(NUM_REQUESTS, NUM_FIXED + CAPACITY + num_drafts)
+    logits = torch.empty(NUM_REQUESTS * (num_drafts + 1), VOCAB_SIZE, dtype=dtype)
+    edit_logits(logits, drafts, ones, texts, edits, tally, drafts if of_trees else None)
 
 
 def _commit(num_drafts: int, *, keeps: bool) -> None:
@@ -252,6 +269,7 @@ def every_method(dtype: torch.dtype) -> Iterator[Launch]:
     yield f"draw, {name}", partial(_draw, dtype)
     yield f"coupled draw, {name}", partial(_coupled_draw, dtype)
     yield f"logprobs, {name}", partial(_logprobs, dtype)
+    yield f"edit logits, {name}", partial(_edit_logits, NUM_DRAFTS, dtype)
 
 
 def packed(dtype: torch.dtype) -> Iterator[Launch]:
@@ -266,6 +284,8 @@ def bookkeeping() -> Iterator[Launch]:
         yield f"defer none, {words}", partial(_defer, num_drafts, defers=False)
         yield f"commit, {words}", partial(_commit, num_drafts, keeps=True)
         yield f"pack what may be cut, {words}", partial(_commit, num_drafts, keeps=False)
+    yield "edit logits, no drafts", partial(_edit_logits, 0, torch.bfloat16)
+    yield "edit logits, trees", partial(_edit_logits, NUM_NODES, torch.bfloat16, of_trees=True)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:
