@@ -19,15 +19,15 @@ from torch import Tensor
 from harness.analysis.answers import Parting, partings
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import SHAPE, groups, takes_argmax
+from harness.backends.local.model_store import target_of
 from harness.backends.local.requests import CellRequests
 from harness.config.cell import CellConfig
 from harness.config.constraint import GrammarConfig
 from harness.config.guarantee import rounding_labels
 from harness.config.models import TargetConfig, Weights
-from harness.models.accounting import Accepted
 from harness.models.rounded_weights import GGUF
 from harness.models.slot_cache import TargetCache
-from harness.models.target import TargetModel, load_target
+from harness.models.target import TargetModel
 from harness.records.partings import AttributedParting
 from harness.runner.plan.from_records import recorded_cell
 from harness.workload.chat import decode_answer
@@ -110,16 +110,7 @@ class _Logits:
             # two at most: of one target
             if not any(name.startswith(f"{target} ") for name in self._loaded):
                 self._loaded.clear()
-            self._loaded[key] = load_target(
-                target.path,
-                device=self.device,
-                dtype=dtype,
-                revision=target.revision,
-                trust_remote_code=target.trust_remote_code,
-                name=target.name,
-                accepted=Accepted("target", tuple(target.accept_unknown)),
-                layers=target.layers,
-            )
+            self._loaded[key] = target_of(target, self.device, dtype)
         return self._loaded[key]
 
     @torch.inference_mode()

@@ -8,15 +8,10 @@ shared decides how many drafts are accepted, never what is emitted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from harness.models.token_bytes import byte_of_letter
-
-_SPACE_OF_BYTES = "\u0120"
-_SPACE_OF_PIECES = "\u2581"
-_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+from harness.models.token_bytes import bytes_of_tokens, is_byte_piece
 
 
 class SharedTokens(NamedTuple):
@@ -72,9 +67,9 @@ def shared_tokens(
 
 def _meanings(token_ids: Mapping[str, int], num_rows: int) -> dict[int, bytes]:
     """What each id stands for, in the order of the ids; pieces for single bytes last, which text seldom needs."""
-    is_of_bytes = _SPACE_OF_BYTES in token_ids
-    kept = [(_BYTE_PIECE.fullmatch(token) is not None, number, token) for token, number in token_ids.items()]
-    return {number: _bytes_of(token, is_of_bytes) for _, number, token in sorted(kept) if number < num_rows}
+    meanings = bytes_of_tokens(token_ids)
+    in_order = sorted((is_byte_piece(token), number) for token, number in token_ids.items())
+    return {number: meanings[number] for _, number in in_order if number < num_rows}
 
 
 def _first_ids(meanings: Mapping[int, bytes]) -> dict[bytes, int]:
@@ -83,15 +78,3 @@ def _first_ids(meanings: Mapping[int, bytes]) -> dict[bytes, int]:
     for number, text in meanings.items():
         found.setdefault(text, number)
     return found
-
-
-def _bytes_of(token: str, is_of_bytes: bool) -> bytes:
-    """What a token stands for."""
-    if is_of_bytes:
-        alphabet = byte_of_letter()
-        if all(character in alphabet for character in token):
-            return bytes(alphabet[character] for character in token)
-        # one that was added, as it is
-        return token.encode()
-    piece = _BYTE_PIECE.fullmatch(token)
-    return bytes([int(piece[1], 16)]) if piece else token.replace(_SPACE_OF_PIECES, " ").encode()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 """Bytes that stand for themselves in a byte-level vocabulary."""
+_SPACE_OF_BYTES = "\u0120"
+_SPACE_OF_PIECES = "\u2581"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @cache
@@ -18,18 +23,37 @@ def byte_of_letter() -> dict[str, int]:
 
 
 def token_bytes(tokenizer: Any) -> dict[int, bytes]:
-    """Id -> bytes of every token, special and added ones as they are written.
+    """Id -> bytes of every token of a tokenizer, special and added ones as they are written."""
+    return bytes_of_tokens(tokenizer.get_vocab(), tokenizer.get_added_vocab())
 
-    Of a vocabulary that is not byte-level, the text with blanks in the place of their sign.
+
+def bytes_of_tokens(vocabulary: Mapping[str, int], added: Collection[str] = ()) -> dict[int, bytes]:
+    """Id -> bytes that each token stands for.
+
+    A vocabulary in which a token begins with SentencePiece's mark of a space is one of pieces, some of them for single
+    bytes (<0x0A>), even if it has the letter that is a space to byte-level ones. Those are read by their alphabet, any
+    other vocabulary as text.
+
+    Args:
+        vocabulary: ids by token, as tokenizers have them.
+        added: tokens that stand for themselves.
     """
-    letters, added = byte_of_letter(), set(tokenizer.get_added_vocab())
-    vocabulary = tokenizer.get_vocab()
-    is_byte_level = "\u0120" in vocabulary or not any(token.startswith("\u2581") for token in vocabulary)
-    return {
-        number: (
-            bytes(letters[letter] for letter in token)
-            if is_byte_level and token not in added and all(letter in letters for letter in token)
-            else token.replace("\u2581", " ").encode()
-        )
-        for token, number in vocabulary.items()
-    }
+    of_pieces = any(token.startswith(_SPACE_OF_PIECES) for token in vocabulary)
+    of_bytes = not of_pieces and _SPACE_OF_BYTES in vocabulary
+    letters = byte_of_letter()
+
+    def spelt(token: str) -> bytes:
+        if token in added or not (of_pieces or of_bytes):
+            return token.encode()
+        if of_bytes:
+            # one that was added has letters of its own
+            return bytes(map(letters.__getitem__, token)) if letters.keys() >= {*token} else token.encode()
+        piece = _BYTE_PIECE.fullmatch(token)
+        return bytes([int(piece[1], 16)]) if piece else token.replace(_SPACE_OF_PIECES, " ").encode()
+
+    return {number: spelt(token) for token, number in vocabulary.items()}
+
+
+def is_byte_piece(token: str) -> bool:
+    """Whether a token is SentencePiece's for a single byte, which text needs where no other token has its letter."""
+    return _BYTE_PIECE.fullmatch(token) is not None

@@ -57,15 +57,18 @@ def _of_cell(cell: CellConfig, several: bool) -> list[str]:
         lines.append("  tokens: not known, since the target's files are not on this machine")
         return lines + _left_out(cell, chosen, None)
     lengths = _lengths(cell, target, chosen.prompts)
-    return [*lines, _percentiles(cell, lengths), *_left_out(cell, chosen, _Read(target, lengths))]
+    # what a server takes is not known yet
+    requests = None if cell.is_served else CellRequests(cell, target)
+    return [*lines, _percentiles(cell, lengths), *_left_out(cell, chosen, _Read(lengths, requests))]
 
 
 class _Read(NamedTuple):
     """The prompts of a cell as its target's tokenizer reads them."""
 
-    target: DescribedTarget
     lengths: list[list[int]]
     """Tokens of the requests of each prompt."""
+    requests: CellRequests | None
+    """What makes them; None of a server."""
 
 
 def _lengths(cell: CellConfig, target: DescribedTarget, prompts: Iterable[Prompt]) -> list[list[int]]:
@@ -102,7 +105,8 @@ def _left_out(cell: CellConfig, chosen: Selection, read: _Read | None) -> list[s
     ]
     if read is not None:
         reasons += _by_length(cell, read)
-        reasons.append((_num_unusable(cell, read, chosen), "prompt", "left out, with a schema that cannot be followed"))
+        unusable = 0 if read.requests is None else _num_unusable(cell, read.requests, chosen)
+        reasons.append((unusable, "prompt", "left out, with a schema that cannot be followed"))
     return [f"  {_count(number, noun)} {why}" for number, noun, why in reasons if number]
 
 
@@ -115,10 +119,9 @@ def _by_length(cell: CellConfig, read: _Read) -> list[tuple[int, str, str]]:
             (sum(number > wanted for number in lengths), "request", f"cut to {key}"),
             (sum(number < wanted for number in lengths), "request", f"repeated to {key}"),
         ]
-    if cell.is_served:
-        # what a server takes is not known yet
+    if read.requests is None:
         return []
-    room = CellRequests(cell, read.target).longest_sequence - num_new
+    room = read.requests.longest_sequence - num_new
     # where one turn does not fit, the rest of its conversation is left out too
     num_long = [
         next((len(each) - place for place, number in enumerate(each) if number > room), 0) for each in read.lengths
@@ -127,10 +130,9 @@ def _by_length(cell: CellConfig, read: _Read) -> list[tuple[int, str, str]]:
     return [(sum(num_long), "request", why)]
 
 
-def _num_unusable(cell: CellConfig, read: _Read, chosen: Selection) -> int:
-    if not isinstance(cell.constraint, GrammarConfig) or cell.is_served:
+def _num_unusable(cell: CellConfig, requests: CellRequests, chosen: Selection) -> int:
+    if not isinstance(cell.constraint, GrammarConfig):
         return 0
-    requests = CellRequests(cell, read.target)
     for item in conversations(chosen.prompts, cell.workload, cell.seed):
         if item.sample == 0:
             requests.first(item)

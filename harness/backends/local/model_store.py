@@ -24,7 +24,10 @@ FP8_CAPABILITY = (8, 9)
 """Of the first GPUs that convert e4m3."""
 
 
-def _target(config: TargetConfig, device: torch.device, dtype: torch.dtype | None, in_fp8: bool) -> TargetModel:
+def target_of(
+    config: TargetConfig, device: torch.device | str, dtype: torch.dtype | None, in_fp8: bool = False
+) -> TargetModel:
+    """The target that settings name, loaded, or drawn where its weights are random; errors as of `load_target`."""
     given: dict[str, Any] = {
         "device": device,
         "dtype": dtype,
@@ -88,7 +91,7 @@ class Models:
     @property
     def target(self) -> TargetModel:
         if self._target is None:
-            target = _target(self._config, self.device, self._dtype, self._has_fp8_weights)
+            target = target_of(self._config, self.device, self._dtype, self._has_fp8_weights)
             if self._has_fp8_cache:
                 _keep_in_fp8(target)
             lay_out(target.causal_lm)
