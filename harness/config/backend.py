@@ -83,7 +83,7 @@ class Local(BackendConfig):
     fused: bool | None = None
     """Run layers through the fused operations; null does so on a GPU, layer by layer where a model allows it."""
     graphs: bool | None = None
-    """Run steps of a few fixed sizes, captured as CUDA graphs; null does so on a GPU."""
+    """Run steps of a few fixed sizes, on a GPU captured as CUDA graphs; null does so on a GPU."""
     prompt_tokens_beside_rounds: int | None = None
     """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
     a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from harness.backends.local import local
-from harness.backends.local.local import LocalBackend
+from harness.backends.local.local import ON_A_CPU, LocalBackend
 from harness.backends.local.model_store import Fusion, ModelStore
 from harness.config.backend import Local
 from harness.config.cell import CellConfig
@@ -146,6 +146,18 @@ def test_no_collection_walks_over_what_existed_before_the_run(store):
 def test_what_slows_the_target_down_is_reported(store, monkeypatch):
     monkeypatch.setattr(TargetModel, "round_fallbacks", lambda self, tokens: (f"slower in rounds of {tokens} tokens",))
     assert backend(store, drafter=DrafterKind.eagle3).facts().fallbacks == ("slower in rounds of 15 tokens",)
+
+
+def test_what_stands_in_on_a_cpu_is_reported_where_it_was_asked_for(store):
+    """Would catch a record whose settings say CUDA graphs and fused layers, where none ran."""
+
+    def notes(**settings):
+        cell = CellConfig(backend=Local(device="cpu", dtype="float32", max_concurrency=2, **settings))
+        return LocalBackend(cell, store).facts().fallbacks
+
+    assert notes() == notes(graphs=False, fused=False) == ()
+    assert notes(graphs=True) == (ON_A_CPU["graphs"],)
+    assert notes(graphs=True, fused=True) == tuple(ON_A_CPU.values())
 
 
 def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):

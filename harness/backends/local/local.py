@@ -36,6 +36,11 @@ IN_PARTS = (
     "while the answer of some request follows its grammar, only drafts and the target's forward are launched ahead; a"
     " round in which reasoning may end is run again with the host"
 )
+ON_A_CPU = {
+    "graphs": "backend.graphs=true on a CPU: steps have the fixed sizes of CUDA graphs and run operation by operation",
+    "fused": "backend.fused=true on a CPU: layers run through the plain twins of the fused operations",
+}
+"""What stands in for what a GPU has, by the setting that asked for it."""
 
 
 class LocalBackend:
@@ -224,6 +229,9 @@ class LocalBackend:
         if isinstance(constraint, GrammarConfig) and self.engine_of_cell.uses_graphs:
             is_masked = constraint.drafts is AnswerDrafts.masked and not self.cell.is_baseline
             notes.append(STEP_BY_STEP if is_masked else IN_PARTS)
+        if self.target.device.type == "cpu":
+            asked = {"graphs": self.engine_of_cell.uses_graphs, "fused": self.target.is_fused}
+            notes += [text for name, text in ON_A_CPU.items() if asked[name]]
         if self.engine_of_cell.is_off_kernels:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
         if self.cell.drafts_tree and self.target.device.type == "cuda":
