@@ -30,6 +30,8 @@ from harness.config.guarantee import RANDOM_WEIGHTS, guarantee, labels
 from harness.config.schema import SettingsError, all_settings, group_options
 from harness.records.request import RequestRecord
 from harness.report.token_colours import (
+    Piece,
+    TokenKind,
     acceptance_line,
     legend,
     logprob_lines,
@@ -37,6 +39,7 @@ from harness.report.token_colours import (
     render,
     token_kinds,
     wants_colour,
+    without_end,
 )
 
 DEFAULT_DRAFTER = "eagle3"
@@ -163,8 +166,11 @@ def show(cell: CellConfig, prompts: Sequence[str], requests: Sequence[RequestRec
     print(f"{headline(cell)}\n{legend(colour)}")
     for prompt, record in zip(prompts, requests, strict=True):
         ids, kinds = record.output_token_ids, token_kinds(record.rounds)
+        num_cut = 0 if record.stop is None else record.stop.num_cut_characters or 0
         # without rounds the tokens cannot be told apart
-        text = render(pieces(ids, kinds, decode), colour) if kinds else decode(ids)
+        parts = pieces(ids, kinds, decode) if kinds else (Piece(TokenKind.accepted, decode(ids)),)
+        parts = without_end(parts, num_cut)
+        text = render(parts, colour) if kinds else "".join(part.text for part in parts)
         print(f"\n> {prompt}\n{text}\n  {acceptance_line(record)}")
         for line in logprob_lines(record, decode):
             print(f"  {line}")

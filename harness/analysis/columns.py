@@ -130,6 +130,7 @@ COUNTS: dict[str, Column] = {
     "num_cut_eos": Column("", "rounds cut by the end-of-sequence token"),
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
+    "num_cut_stop": Column("", "rounds cut behind a stop string"),
     "beside_s": Column(
         "s",
         "time of the same calls that is not in wall_s, since the clock stood: tokens of prompts, measures of drafts, "

@@ -81,9 +81,9 @@ reasoning."""
 
 EVIDENCE = (
     "K_r is known before verification: the smallest of the draft tokens proposed, the tokens still allowed less 1, "
-    "and the draft tokens before the first drafted end-of-sequence token. A draft token from which on the evidence "
-    "would be one-sided (a rejection seen, an acceptance cut off) is not evidence, as counting it would bias the rates "
-    "downwards."
+    "and the draft tokens before the first drafted token that ends the answer (an end of sequence, or one that "
+    "completes a stop string). A draft token from which on the evidence would be one-sided (a rejection seen, an "
+    "acceptance cut off) is not evidence, as counting it would bias the rates downwards."
 )
 DRAFTS = (
     "rounds with at least one draft token as evidence; rounds with K_r = 0 (the prefill's draw, nothing proposed, one "

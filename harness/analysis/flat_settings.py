@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,13 @@ def plain_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{name}={plain_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(plain_text(item) for item in value) + "]"
+        return "[" + ", ".join(_quoted(item) if isinstance(item, str) else plain_text(item) for item in value) + "]"
     if value is None or isinstance(value, bool):
         return {None: "–", True: "true", False: "false"}[value]
     return str(value)
+
+
+def _quoted(text: str) -> str:
+    """An entry of a list, in quotes where it would not be seen for what it is: blanks at its ends, line breaks."""
+    is_plain = text == text.strip() != "" and text.isprintable() and not set(text) & set(',[]"')
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -1,8 +1,8 @@
 """Answers that loop: a model that repeats itself is easy to draft for, so that loops inflate acceptance and speed.
 
-An answer loops if fewer than half of the 4-grams of its last 200 tokens are distinct. One that ends by itself below 64
-tokens does not. Neither one that is cut below 64 tokens can be judged nor one whose tokens a server does not give: a
-share is one of all others.
+An answer loops if fewer than half of the 4-grams of its last 200 tokens are distinct. One that ends by itself, or at a
+stop string, below 64 tokens does not. Neither one that is cut below 64 tokens can be judged nor one whose tokens a
+server does not give: a share is one of all others.
 A loop of p tokens that fills these 200 has p distinct 4-grams of 197, so that any loop of up to 98 tokens is found; one
 that has begun within them is found once it makes up half of them and its own length. A count that changes from one
 repetition to the next ("#### 7 ... #### 8 ...") hides four 4-grams of each, not the rest.
@@ -88,7 +88,9 @@ def num_not_judged(cell: CellRecord) -> tuple[int, int]:
 
 def _can_be_judged(request: RequestRecord) -> bool:
     num_tokens = len(request.output_token_ids)
-    return num_tokens >= MIN_TOKENS or (num_tokens > 0 and request.finish_reason is FinishReason.eos)
+    return num_tokens >= MIN_TOKENS or (
+        num_tokens > 0 and request.finish_reason in (FinishReason.eos, FinishReason.stop)
+    )
 
 
 def has_text(cell: CellRecord) -> bool:

@@ -234,7 +234,7 @@ def _times(share_s: Floats, wall_s: float) -> Floats:
 
 UNKNOWN = (
     *("num_rounds", "num_full_drafts", "num_accepted_in_full_drafts"),
-    *("num_cut_eos", "num_cut_length", "num_cut_grammar"),
+    *("num_cut_eos", "num_cut_length", "num_cut_grammar", "num_cut_stop"),
 )
 """Sums that only rounds tell."""
 

@@ -145,8 +145,8 @@ class _Texts:
         """
         prompt_id, turn, sample = parting.key
         request = self._requests[parting.key]
-        earlier = [self._requests[prompt_id, number, sample].output_token_ids for number in range(turn)]
-        answers = [decode_answer(self._tokenizer, tokens) for tokens in earlier]
+        earlier = [self._requests[prompt_id, number, sample] for number in range(turn)]
+        answers = [decode_answer(self._tokenizer, each.output_token_ids, each.stop) for each in earlier]
         item = self._played.get((prompt_id, sample))
         made = None if item is None else self._made.next(item, answers)
         if made is None or len(made.token_ids) != request.num_prompt_tokens:

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.config.cell import CellConfig
 from harness.config.models import Layers
-from harness.config.sections import GOODPUT_LIMITS
+from harness.config.sections import GOODPUT_LIMITS, DecodingConfig
 from harness.config.usage import normal_form, without_settings
 from harness.config.view import plain_values
 from kernels.methods import DraftSampling
@@ -36,6 +36,8 @@ _PROMPT_SETTINGS = (
 )
 """Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
+_LATER_IN_DECODING = ("stop",)
+"""Settings of decoding that older cells were measured without: left out at their defaults."""
 
 
 def determinants(
@@ -74,6 +76,12 @@ def determinants(
     if drafter.get("vocabulary") == "same":
         # as those that were measured before there was another one
         del drafter["vocabulary"]
+    unset = plain_values(DecodingConfig())
+    decoding = {
+        name: value
+        for name, value in plain["decoding"].items()
+        if name not in _LATER_IN_DECODING or value != unset[name]
+    }
     judged = {"run_code": True} if normal.measurement.run_code else {}
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}
@@ -85,6 +93,7 @@ def determinants(
         | ({"target": target} if target else {})
         | {
             "models": models,
+            "decoding": decoding,
             "drafter": drafter,
             "drafting": None if cell.is_baseline else plain["drafting"] | drawn,
             "verification": None if cell.is_baseline else plain["verification"],

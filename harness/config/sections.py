@@ -6,7 +6,7 @@ not know which sections fit together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from harness.config.models import require
@@ -39,6 +39,9 @@ class DecodingConfig:
     """Output tokens of a request at most."""
     ignore_eos: bool = False
     """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
+    stop: list[str] = field(default_factory=list)
+    """Strings that end an answer, wherever tokens begin and end; its text ends before them. A line break is one in the
+    string: in bash $'decoding.stop=["\\n\\n"]', in a file of YAML "\\n\\n"."""
     logprobs: int | None = None
     """Record the log-probability of every output token and of so many best tokens beside it; null records none."""
     logprobs_mode: LogprobsMode = LogprobsMode.raw
@@ -47,6 +50,7 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         self.sampling.check("decoding")
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
+        _check_stop(self.stop)
         fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         require(fits, "decoding.logprobs", f"0 to {MAX_LOGPROBS}, or null", self.logprobs)
 
@@ -54,6 +58,17 @@ class DecodingConfig:
     def sampling(self) -> SamplingSettings:
         """What tokens are drawn from, of requests without parameters of their own."""
         return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+def _check_stop(strings: list[str]) -> None:
+    """Raises ValueError for a string that can end no answer, or that has surely been meant otherwise."""
+    key = "decoding.stop"
+    require(all(strings), key, "strings of one character or more", strings)
+    require(len({*strings}) == len(strings), key, "each string once", strings)
+    # a tokenizer spells it for bytes that are no character
+    require(not any("\ufffd" in each for each in strings), key, "strings without U+FFFD", strings)
+    as_typed = "strings without a backslash before n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
+    require(not any("\\n" in each for each in strings), key, as_typed, strings)
 
 
 GOODPUT_LIMITS = ("max_ttft_ms", "max_tpot_ms", "max_e2e_ms")

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from harness.config.sampling import SamplingSettings
 from harness.engine.constraint.grammar_state import GrammarState
 from harness.engine.constraint.parsers.parser import ReasoningParser
+from harness.engine.stop_strings import StopStrings
+from harness.records.request import StopFound
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Request:
     """Its own sampling parameters; None takes the engine's."""
     parser: ReasoningParser | None = None
     """Finds the end of reasoning when it has ended, where no grammar state does; None if not requested."""
+    stops: StopStrings | None = None
+    """End its answer; None without any."""
 
     def __post_init__(self) -> None:
         if not self.token_ids:
@@ -53,3 +57,5 @@ class Answer(NamedTuple):
     output_token_ids: list[int]
     is_invalid: bool
     """Some round met a row without a distribution, or a draft token its distribution cannot have produced."""
+    stop: StopFound | None = None
+    """The stop string with which it ended."""

@@ -20,7 +20,7 @@ from harness.engine.rounds import (
     fields_of,
 )
 from harness.records.acceptance_terms import Floats
-from harness.records.request import FinishReason
+from harness.records.request import FinishReason, StopFound
 
 
 class MeasuredDraft(NamedTuple):
@@ -47,6 +47,8 @@ class Sequence:
     num_prefilled_tokens: int = 0
     """By the steps launched so far."""
     finish_reason: FinishReason | None = None
+    stop: StopFound | None = None
+    """The stop string with which it ended."""
     is_deferred: bool = False
     """Its last step deferred it."""
     has_nan: bool = False
@@ -148,6 +150,8 @@ class Sequence:
             return False
         if outcome is not None and not is_left_whole(outcome, num_accepted, num_drafted):
             return False
+        if self.request.stops is not None and self.request.stops.may_end_in(row[:counts]):
+            return False
         self._under_way.popleft()
         self.token_ids += row[: num_accepted + 1]
         kept = num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps
@@ -173,13 +177,17 @@ class Sequence:
         """
         self._under_way.popleft()
         num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
+        stops = self.request.stops
+        text = None if stops is None else stops.behind(self.token_ids, self.num_prompt_tokens)
         result = commit(
-            decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome, decided.depths
+            decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome, decided.depths, text
         )
         self.token_ids.extend(result.token_ids)
         if decided.logprobs:
             self.logprobs += decided.logprobs[: len(result.token_ids) * len(decided.logprobs) // len(decided.emitted)]
         self.finish_reason = result.finish_reason
+        if stops is not None and result.finish_reason is FinishReason.stop:
+            self.stop = stops.found_in(self.output_token_ids)
         self.has_nan |= decided.is_invalid
         times = arrival_s, self._carried_s + share_s, self._num_deferred_steps
         self._rounds.append(committed_fields(result, decided, outcome, *times))
@@ -209,4 +217,4 @@ class Sequence:
     def answer(self) -> Answer:
         request = self.request
         key = request.prompt_id, request.turn, request.sample
-        return Answer(*key, request.seed, self.output_token_ids, self.has_nan)
+        return Answer(*key, request.seed, self.output_token_ids, self.has_nan, self.stop)

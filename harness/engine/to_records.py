@@ -41,6 +41,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
         num_reasoning_tokens=num_reasoning,
         sampling=None if request.sampling is None else asdict(request.sampling),
         logprobs=unpacked_logprobs(sequence.logprobs, len(sequence.output_token_ids)) if sequence.logprobs else None,
+        stop=sequence.stop,
     )
     is_searched = request.parser is not None and request.grammar_state is None
     return _with_reasoning_span(record, sequence) if is_searched else record

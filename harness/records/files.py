@@ -107,6 +107,7 @@ _OPTIONAL_REQUEST_FIELDS = (
     "counts",
     "sampling",
     "logprobs",
+    "stop",
 )
 """Fields of a request that are written only where they are known."""
 _OPTIONAL_CELL_FIELDS = (

@@ -24,6 +24,7 @@ class CutReason(Enum):
     eos = "eos"
     length = "length"
     grammar = "grammar"
+    stop = "stop"
 
 
 class FinishReason(Enum):
@@ -33,6 +34,18 @@ class FinishReason(Enum):
     length = "length"
     grammar = "grammar"
     """The answer is whole, and its grammar lets nothing follow."""
+    stop = "stop"
+    """At a stop string (decoding.stop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopFound:
+    """The stop string at which an answer ended."""
+
+    string: str
+    num_cut_characters: int | None
+    """At the end of the output tokens' text, which are no part of the answer: the stop string, and what the last token
+    spells behind it. None where a server found it and the tokens do not show it."""
 
 
 ROUNDING = 1e-6
@@ -53,7 +66,8 @@ class RoundRecord:
     """Draft tokens the drafter produced for this round."""
     num_draft_tokens: int
     """K_r: draft tokens that count as evidence, known before verification; not those beyond the length limit, nor the
-    first drafted EOS and what follows it, whether or not they were examined."""
+    first drafted token that ends the request (EOS, the end of a stop string) and what follows it, whether or not they
+    were examined."""
     num_accepted_tokens: int
     """A_r: accepted draft tokens among them."""
     num_output_tokens: int
@@ -178,7 +192,7 @@ def counts_of_rounds(rounds: Sequence[RoundRecord]) -> DraftCounts:
     return DraftCounts(len(pairs), sum(drafted), sum(accepted), *by_position)
 
 
-ENDING_CUTS = (CutReason.eos, CutReason.length)
+ENDING_CUTS = (CutReason.eos, CutReason.length, CutReason.stop)
 """Cuts after which a request emits nothing more."""
 
 
@@ -215,6 +229,8 @@ class RequestRecord:
     """temperature, top_k, top_p and min_p of its own, which the workload gave; None where they are the cell's."""
     logprobs: TokenLogprobs | None = None
     """Of the output tokens; None if not requested."""
+    stop: StopFound | None = None
+    """What ended it where `finish_reason` is `stop`."""
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -232,6 +248,11 @@ class RequestRecord:
 
     def __post_init__(self) -> None:
         self._check_ranges()
+        if (self.stop is not None) is not (self.finish_reason is FinishReason.stop):
+            raise InconsistentRecordError(
+                f"request {self.key}: expected a stop string where it ended by one, and only there, found {self.stop} "
+                f"with finish_reason = {self.finish_reason.value}"
+            )
         if bool(self.rounds) is bool(self.arrivals):
             raise InconsistentRecordError(
                 f"request {self.key}: expected rounds (at least the prefill's) or arrivals, found "
@@ -261,7 +282,9 @@ class RequestRecord:
                 f"request {self.key}: arrivals must not go back in time, found {back} after {last}"
             )
         if not {*ENDING_CUTS}.isdisjoint(map(attrgetter("cut_reason"), self.rounds[:-1])):
-            raise InconsistentRecordError(f"request {self.key}: a round cut by eos or length must be the last one")
+            raise InconsistentRecordError(
+                f"request {self.key}: a round cut by eos, length or stop must be the last one"
+            )
 
     def _check_ranges(self) -> None:
         for name in ("turn", "sample", "num_prompt_tokens"):

@@ -116,6 +116,16 @@ def _join_accepted(found: Sequence[Piece]) -> list[Piece]:
     return joined
 
 
+def without_end(text: Sequence[Piece], num_characters: int) -> tuple[Piece, ...]:
+    """The stretches without so many characters at their end, such as a stop string."""
+    kept = list[Piece]()
+    for piece in reversed(text):
+        length = max(0, len(piece.text) - num_characters)
+        num_characters -= len(piece.text) - length
+        kept += [piece._replace(text=piece.text[:length])] if length else []
+    return tuple(reversed(kept))
+
+
 def render(text: Sequence[Piece], colour: bool) -> str:
     """The text with colours, or with marks around everything that was not accepted."""
     return "".join(_coloured(piece) if colour else _marked(piece) for piece in text)

@@ -89,6 +89,6 @@ def _answer(tokenizer: Any, request: RequestRecord, seeks_end: bool) -> str:
     start = request.num_reasoning_tokens
     if start is None and seeks_end:
         return ""
-    text = decode_answer(tokenizer, request.output_token_ids[start or 0 :])
+    text = decode_answer(tokenizer, request.output_token_ids[start or 0 :], request.stop)
     _, end, answer = text.rpartition(END_OF_REASONING)
     return "" if not end and text.lstrip().startswith(START_OF_REASONING) else answer

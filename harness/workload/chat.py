@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from harness.records.request import StopFound
 from harness.workload.prompt import Prompt
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
@@ -137,15 +138,17 @@ def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
 
 
-def decode_answer(tokenizer: Any, token_ids: Sequence[int]) -> str:
+def decode_answer(tokenizer: Any, token_ids: Sequence[int], stop: StopFound | None = None) -> str:
     """The text of an answer as it is shown and as the next turn carries it: no special tokens, blanks as generated.
 
     Args:
         tokenizer: a tokenizer of transformers.
-        token_ids: output tokens, or a prefix of them.
+        token_ids: output tokens, or a prefix or end of them.
+        stop: what ended the answer, where `token_ids` reach to its end: the text ends before it.
     """
-    text = tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return str(text)
+    text = str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    num_cut = None if stop is None else stop.num_cut_characters
+    return text if num_cut is None else text[: max(0, len(text) - num_cut)]
 
 
 def _token_ids(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:

@@ -56,6 +56,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(top_p=0.0), "decoding.top_p"),
         (lambda: DecodingConfig(min_p=1.0), "decoding.min_p"),
         (lambda: DecodingConfig(max_new_tokens=0), "decoding.max_new_tokens"),
+        (lambda: DecodingConfig(stop=["a", ""]), "decoding.stop: expected strings of one character or more"),
+        (lambda: DecodingConfig(stop=["a", "a"]), "decoding.stop: expected each string once"),
+        (lambda: DecodingConfig(stop=["\ufffd"]), "decoding.stop: expected strings without U+FFFD"),
+        (lambda: DecodingConfig(stop=["a", r"\n"]), "decoding.stop: expected strings without a backslash before n"),
         (lambda: DraftingConfig(-1), "drafting.num_speculative_tokens"),
         (
             lambda: DraftingConfig(MAX_SPECULATIVE_TOKENS + 1),

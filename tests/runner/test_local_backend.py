@@ -17,7 +17,9 @@ from harness.config.sampling import GivenSampling
 from harness.config.sections import DecodingConfig
 from harness.config.workload import TooLong, WorkloadConfig
 from harness.models.target import TargetModel
+from harness.records.request import FinishReason
 from harness.runner.plan.compose import compose_plan
+from harness.workload.chat import decode_answer, encode_prompt
 from harness.workload.conversations import Conversation
 from harness.workload.prompt import Prompt
 from kernels.contract import VerificationMethod
@@ -30,10 +32,10 @@ def store() -> ModelStore:
     return ModelStore()
 
 
-def backend(store, *, too_long=TooLong.skip, max_length=None, max_new_tokens=8, drafter=DrafterKind.none):
+def backend(store, *, too_long=TooLong.skip, max_length=None, max_new_tokens=8, drafter=DrafterKind.none, stop=()):
     cell = CellConfig(
         drafter=drafter_of(drafter),
-        decoding=DecodingConfig(temperature=0.0, max_new_tokens=max_new_tokens, ignore_eos=True),
+        decoding=DecodingConfig(temperature=0.0, max_new_tokens=max_new_tokens, ignore_eos=True, stop=[*stop]),
         workload=WorkloadConfig(too_long=too_long),
         backend=Local(device="cpu", dtype="float32", max_concurrency=3, max_length=max_length),
     )
@@ -163,9 +165,25 @@ def test_what_stands_in_on_a_cpu_is_reported_where_it_was_asked_for(store):
 def test_only_answers_that_another_turn_follows_are_decoded(store, monkeypatch):
     """Would catch unused text that is decoded while the clock runs."""
     decoded = []
-    monkeypatch.setattr(local, "decode_answer", lambda tokenizer, ids: decoded.append(len(ids)) or "An answer.")
+    monkeypatch.setattr(local, "decode_answer", lambda tokenizer, ids, stop: decoded.append(len(ids)) or "An answer.")
     run = backend(store).generate([SHORT])
     assert len(decoded) == 1 and len(run.requests) == 2
+
+
+@pytest.mark.parametrize("drafter", [DrafterKind.none, DrafterKind.eagle3], ids=lambda item: item.value)
+def test_the_text_of_an_answer_ends_before_its_stop_string(store, drafter):
+    """Would catch tokens that lie beyond it, and a next turn that reads them."""
+    subject = backend(store, max_new_tokens=24)
+    tokenizer = subject.requests.tokenizer
+    whole = decode_answer(tokenizer, subject.generate([SHORT]).requests[0].output_token_ids)
+    string = whole[11:19]
+    stopped = backend(store, max_new_tokens=24, drafter=drafter, stop=["no such text", string])
+    first, second = stopped.generate([SHORT]).requests
+    assert (first.finish_reason, first.stop.string) == (FinishReason.stop, string)
+    text = decode_answer(tokenizer, first.output_token_ids, first.stop)
+    assert text == whole[: whole.index(string)]
+    assert string not in decode_answer(tokenizer, first.output_token_ids[:-1])
+    assert second.num_prompt_tokens == len(encode_prompt(tokenizer, SHORT.prompt, [text]).token_ids)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.records.counts import Arrival, DraftCounts, Knowledge
-from harness.records.request import CutReason
+from harness.records.request import CutReason, FinishReason, StopFound
 from harness.records.schema import Block, Failure
 from harness.records.token_logprobs import TokenLogprobs
 from tests.support.synthetic_cells import cell_record, request_record, round_record
@@ -27,8 +27,10 @@ def example_cell():
         sampling={"temperature": 0.7, "top_k": 5, "top_p": 1.0, "min_p": 0.0},
         logprobs=TokenLogprobs((None,), (3,), ((1, 0),), ((-0.1, -2.5),)),
     )
+    stopped = replace(request_record(rounds[:1], turn=4), finish_reason=FinishReason.stop, stop=StopFound("é\n", 3))
+    requests = [request_record(rounds), request_record(rounds, turn=1), request_record(constrained, turn=2)]
     return cell_record(
-        [request_record(rounds), request_record(rounds, turn=1), request_record(constrained, turn=2), asked],
+        [*requests, asked, stopped],
         wall_s=1 / 3,
         fallbacks=("no chat template",),
         labels=("lossy",),

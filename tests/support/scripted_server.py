@@ -158,6 +158,7 @@ class ScriptedServer:
         script = replace(script, sizes=self.chunks_of(script.sizes))
         if fault == "unlimited":
             script = endless(script, 2 * body["max_tokens"])
+        script = stopped(script, body.get("stop", ()))
         if fault == "silent":
             script = replace(script, accepted=(), sizes=(1,) * script.num_tokens)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -183,15 +184,18 @@ class ScriptedServer:
     def completion(self, script, body, fault):
         """The events of llama.cpp's own endpoint: one a token, with what was counted up to there."""
         accepted = [0, *script.accepted] if script.accepted else [0] * len(script.sizes)
-        num, drafted, taken, text = 0, 0, 0, ""
+        num, drafted, taken, text, whole = 0, 0, 0, "", ""
         for place, size in enumerate(script.sizes):
             drafted += self.drafted(script)[place - 1] if place and script.accepted else 0
             taken += accepted[place] + (fault == "backwards" and place == 2) * (script.depth - accepted[place] - 5)
             for _ in range(size):
+                if script.stop is not None and script.stop in whole:
+                    break
                 num += 1
-                is_end = num == script.num_tokens and script.finish_reason == "stop"
+                is_end = num == script.num_tokens and script.finish_reason == "stop" and script.stop is None
                 token = EOS if is_end else 302 - num % 2
                 text += WORDS.get(token, "")
+                whole += WORDS.get(token, "")
                 drafts = {"draft_n": drafted, "draft_n_accepted": taken} if drafted else {}
                 timings = {"cache_n": self.num_cached, "predicted_n": num, **drafts}
                 tokens = {"tokens_predicted": num, "tokens_evaluated": len(body["prompt"])}
@@ -199,8 +203,9 @@ class ScriptedServer:
                     continue
                 yield {"content": text, "tokens": [token], "stop": False, "timings": timings, **tokens}
                 text = ""
-        why = {"stop": "eos", "length": "limit"}[script.finish_reason]
-        yield {"content": "", "tokens": [], "stop": True, "stop_type": why, "timings": timings, **tokens}
+        why = {"stop": "eos", "length": "limit"}[script.finish_reason] if script.stop is None else "word"
+        end = {"stop_type": why, "stopping_word": script.stop or ""}
+        yield {"content": "", "tokens": [], "stop": True, **end, "timings": timings, **tokens}
 
     def events(self, script, body, fault):
         """The chunks of an answer, the finish reason in the last of them, and the usage behind them."""
@@ -212,10 +217,15 @@ class ScriptedServer:
             is_last = num_before == script.num_tokens
             if self.reasoning_tokens is not None and 0 < self.reasoning_tokens - (num_before - size) <= size:
                 ids[self.reasoning_tokens - (num_before - size) - 1] = END_THINK
-            if is_last and script.finish_reason == "stop":
+            if is_last and script.finish_reason == "stop" and script.stop is None:
                 ids[-1] = EOS
             text = "".join(WORDS.get(token, "") for token in ids)
             choice = {"index": 0, "finish_reason": script.finish_reason if is_last else None}
+            if is_last and script.stop is not None:
+                # the tokens are all of the step's, and the text is none that belongs to the stop string
+                text = ""
+            name = {"plain": None, "sglang": "matched_stop"}.get(self.format, "stop_reason")
+            choice |= {name: script.stop} if is_last and name else {}
             choice |= {"delta": {"content": text}} if "messages" in body else {"text": text}
             yield {"choices": [choice | ({"token_ids": ids} if has_ids else {})]} | (
                 {"timings": {"draft_n": script.depth * len(script.accepted)}}
@@ -309,6 +319,20 @@ class ScriptedServer:
             lines += [f"# TYPE {name} counter"]
             lines += [f'{name}_total{{position="{i}"}} {counts["accepted", i]}.0' for i in places]
         return "\n".join(lines) + "\n"
+
+
+def stopped(script, strings):
+    """The script up to the step in which its text holds one of some strings."""
+    num = 0
+    for place, size in enumerate(script.sizes):
+        num += size
+        has_end = num == script.num_tokens and script.finish_reason == "stop"
+        text = "".join(WORDS[301 + index % 2] for index in range(num - has_end))
+        found = [string for string in strings if string in text]
+        if found:
+            sizes, accepted = script.sizes[: place + 1], script.accepted[:place]
+            return replace(script, sizes=sizes, accepted=accepted, finish_reason="stop", stop=found[0])
+    return script
 
 
 def _says(content):

@@ -17,6 +17,8 @@ class Script:
     sizes: tuple[int, ...]
     """Output tokens of each chunk, the prefill's first."""
     finish_reason: str
+    stop: str | None = None
+    """The stop string that ends it."""
 
     @property
     def num_tokens(self):

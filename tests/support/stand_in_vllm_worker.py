@@ -170,7 +170,7 @@ class SamplingParams:
     def __init__(self, temperature=1.0, top_k=-1, max_tokens=16, stop_token_ids=(), eos_token_id=None, **others):
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, 1.0, 0.0
         self.max_tokens, self.stop_token_ids, self.eos_token_id = max_tokens, list(stop_token_ids), eos_token_id
-        self.ignore_eos, self.structured_outputs = False, None
+        self.ignore_eos, self.structured_outputs, self.stop = False, None, []
         vars(self).update(others)
 
 

@@ -132,7 +132,7 @@ class LocalBackend:
             conversation, answers = played.conversation(answer), played.answers(answer)
             request = None
             if answer.turn + 1 < len(conversation.prompt.turns):
-                answers.append(self.decode(answer.output_token_ids))
+                answers.append(decode_answer(self.requests.tokenizer, answer.output_token_ids, answer.stop))
                 request = self.requests.next(conversation, answers)
             if request is None:
                 played.end(answer)

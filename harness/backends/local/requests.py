@@ -17,6 +17,7 @@ from harness.config.workload import TooLong
 from harness.engine.constraint.cell_constraint import CellConstraint
 from harness.engine.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
+from harness.engine.stop_strings import StopStrings
 from harness.records.request import RequestRecord
 from harness.workload.chat import EncodedChat, encode_prompt
 from harness.workload.conversations import Conversation, exact_length
@@ -71,6 +72,8 @@ class CellRequests:
             if isinstance(cell.constraint, AnswerConfig)
             else None
         )
+        strings = cell.decoding.stop
+        self._stops = StopStrings.of(strings, target.tokenizer) if strings else None
         self._grammars: dict[str, str] = {}
         self._unusable: dict[str, str] = {}
         """Why the schema of a prompt cannot be followed, by the prompt's id."""
@@ -125,6 +128,7 @@ class CellRequests:
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
             sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
+            stops=self._stops,
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
 
@@ -144,7 +148,8 @@ class CellRequests:
         if self._constraint is None or start is None:
             return record
         grammar = self._grammars[record.prompt_id]
-        return replace(record, answer_is_valid=self._constraint.validate(grammar, record.output_token_ids[start:]))
+        answer = record.output_token_ids[start:]
+        return replace(record, answer_is_valid=self._constraint.validate(grammar, answer, record.stop))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def converted(request: RecordedRequest, sample: int, start_s: float) -> Converte
     """
     about = request.about
     if about.cannot:
-        raise LeftOut(f"had {about.cannot}, which a cell's settings do not name")
+        raise LeftOut(f"had {about.cannot}, which a recording does not hold")
     stops, position = frozenset(about.stop_token_ids), about.num_prompt_tokens
     rounds: list[RoundRecord] = []
     drafts: list[DraftTerms] = []

@@ -36,5 +36,5 @@ def with_reasoning(record: RequestRecord, check: AnswerCheck, grammar: str) -> R
         record,
         rounds=tuple(replace(item, num_free_tokens=number) for item, number in free),
         num_reasoning_tokens=end,
-        answer_is_valid=None if end is None else check.validate(grammar, record.output_token_ids[end:]),
+        answer_is_valid=None if end is None else check.validate(grammar, record.output_token_ids[end:], record.stop),
     )

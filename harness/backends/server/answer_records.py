@@ -131,11 +131,12 @@ def _without_drafts(item: Answered) -> RequestRecord:
         sample=question.conversation.sample,
         seed=question.seed,
         num_prompt_tokens=len(question.token_ids) if num_prompt_tokens is None else num_prompt_tokens,
-        output_token_ids=reply.token_ids,
-        finish_reason=FINISH[str(reply.finish_reason)],
+        output_token_ids=item.token_ids,
+        finish_reason=FINISH[str(reply.finish_reason)] if item.stop is None else FinishReason.stop,
         submitted_s=item.submitted_s,
         arrivals=item.arrivals,
         sampling=None if prompt.sampling is None else asdict(question.sampling),
+        stop=item.stop,
     )
 
 

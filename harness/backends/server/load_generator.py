@@ -16,8 +16,10 @@ import numpy as np
 
 from harness.backends.backend import KEEP_EVERY_S, OnRequest, OnRound
 from harness.backends.server.adapter import Adapter
+from harness.backends.server.answer_stop import ended_by, first_tokens
 from harness.backends.server.client import Client, connected
 from harness.backends.server.load_result import Answered, LoadResult
+from harness.backends.server.notes import STOP_IS_NOT_TOLD
 from harness.backends.server.prompts import Question, ServedPrompts
 from harness.backends.server.reply import MalformedAnswer, RequestFailed
 from harness.config.cell import CellConfig
@@ -100,6 +102,7 @@ class LoadGenerator:
             "model": self.model,
             **asked,
             "max_tokens": self.cell.decoding.max_new_tokens,
+            **({"stop": list(self.cell.decoding.stop)} if self.cell.decoding.stop else {}),
             "stream": True,
             "stream_options": {"include_usage": True},
             **self.adapter.request_fields(question.sampling, question.seed),
@@ -256,8 +259,7 @@ class _Run:
                 del self._in_flight[key]
                 self.played.answered.append(answer)
                 self._on_request(sum(item.num_output_tokens for item in answer.arrivals))
-                ids = answer.reply.token_ids
-                answers.append(self.generator.prompts.decode(ids) if ids else answer.reply.text)
+                answers.append(self._text(answer))
                 if len(answers) < num_turns:
                     question = self.generator.prompts.question(conversation, answers)
         # a conversation that does not fit has sent nothing
@@ -274,7 +276,20 @@ class _Run:
             raise MalformedAnswer("an answer holds no token")
         if note is not None:
             self.played.notes[note] = None
-        return Answered(question, reply, submitted_s, arrivals)
+        stop, stops = None, self.generator.prompts.stops
+        if stops is not None:
+            stop, number = ended_by(reply, stops)
+            arrivals = arrivals if number is None else first_tokens(arrivals, number)
+            is_told = reply.tells_stop or bool(reply.token_ids)
+            if stop is None and reply.finish_reason == "stop" and not is_told:
+                self.played.notes[STOP_IS_NOT_TOLD] = None
+        return Answered(question, reply, submitted_s, arrivals, stop)
+
+    def _text(self, answer: Answered) -> str:
+        """What the next turn reads of an answer."""
+        ids, stop = answer.token_ids, answer.stop
+        is_known = ids and (stop is None or stop.num_cut_characters is not None)
+        return self.generator.prompts.decode(ids, stop) if is_known else answer.reply.text
 
 
 def _conversation(key: tuple[str, int, int]) -> ConversationKey:

@@ -13,6 +13,7 @@ from harness.backends.server.prompts import Question
 from harness.backends.server.reply import Reply
 from harness.records.counts import Arrival
 from harness.records.in_flight import shared_clock
+from harness.records.request import StopFound
 from harness.records.schema import Failure
 
 
@@ -24,6 +25,14 @@ class Answered:
     reply: Reply
     submitted_s: float
     arrivals: tuple[Arrival, ...]
+    """Of its tokens up to the end of a stop string."""
+    stop: StopFound | None = None
+    """That ended it."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The output tokens; empty where the server does not give them."""
+        return self.reply.token_ids[: sum(event.num_output_tokens for event in self.arrivals)]
 
     @property
     def span(self) -> tuple[float, float]:

@@ -26,6 +26,13 @@ ENDED_EARLY = (
     "the server ended answers for their length before decoding.max_new_tokens: it has a lower limit, such as "
     "max_new_tokens in the model's generation_config.json"
 )
+STOP_IS_NOT_TOLD = (
+    "the server does not tell which answers ended at a stop string (decoding.stop), nor their tokens: those count as "
+    "ended by an end of sequence"
+)
+BEYOND_STOP = (
+    "drafts that the server made behind a stop string, before it had read the text, are among its counts of drafts"
+)
 WAITED = (
     "requests waited at the server for a place (server.num_waiting): that wait is in their TTFT and E2E, which do not "
     "compare with those of an engine of this process"

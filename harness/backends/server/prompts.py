@@ -15,7 +15,9 @@ from harness.config.models import TargetConfig
 from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
 from harness.engine.constraint.answer_check import AnswerCheck
+from harness.engine.stop_strings import StopStrings
 from harness.models.gguf import gguf_tokenizer, is_gguf
+from harness.records.request import StopFound
 from harness.workload.chat import chat_messages, decode_answer, encode_chat, encode_prompt, tools_of
 from harness.workload.conversations import Conversation, exact_length
 
@@ -76,6 +78,12 @@ class ServedPrompts:
         return byte_vocabulary(self.tokenizer)
 
     @cached_property
+    def stops(self) -> StopStrings | None:
+        """What ends answers by their text; None without stop strings."""
+        strings = self._cell.decoding.stop
+        return StopStrings.of(strings, self.tokenizer) if strings else None
+
+    @cached_property
     def answer_check(self) -> AnswerCheck | None:
         """What is asked of every answer; None without a policy at the end of reasoning."""
         constraint = self._cell.constraint
@@ -119,9 +127,9 @@ class ServedPrompts:
         between = prompt.num_generated_between
         return len(encoded.token_ids) + (between + 1) * cell.decoding.max_new_tokens + between * READ_AGAIN
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of an answer."""
-        return decode_answer(self.tokenizer, token_ids)
+    def decode(self, token_ids: Sequence[int], stop: StopFound | None = None) -> str:
+        """The text of an answer, up to its stop string if it has one."""
+        return decode_answer(self.tokenizer, token_ids, stop)
 
     def gives_text(self, token_ids: Sequence[int], text: str) -> bool:
         """Whether the workload's tokenizer gives the server's text for its token ids."""

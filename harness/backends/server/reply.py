@@ -75,6 +75,10 @@ class Reply:
     """The last of each part in KEPT."""
     is_done: bool = False
     """Whether the server ended the stream itself."""
+    stop_string: str | None = None
+    """That ended the answer, where the server tells it."""
+    tells_stop: bool = False
+    """Whether the server tells it of every answer."""
     end_s: float | None = None
     """When an event without a token said why the answer ended: with it comes an end of sequence that has no text."""
 
@@ -124,6 +128,10 @@ class Reply:
         elif is_end:
             self.end_s = arrival_s
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        # of vLLM and TensorRT-LLM, and of SGLang; a number is that of a token
+        for name in ("stop_reason", "matched_stop"):
+            self.tells_stop |= name in choice
+            self.stop_string = choice[name] if isinstance(choice.get(name), str) else self.stop_string
 
     def find_held_ids(self, vocabulary: Callable[[], Mapping[bytes, int]]) -> None:
         """Find the ids of tokens that the server sent no ids of, where that can be.

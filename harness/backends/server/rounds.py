@@ -1,7 +1,8 @@
 """Rounds of a request from what a server tells of its steps: cut where the output ends, as the local engine cuts.
 
 Servers count drafts beyond the end of a request, and steps that draft nothing are not among those they tell. A drafted
-end-of-sequence token that was rejected cannot be seen: it counts as rejected here, the local engine leaves it out.
+token that was rejected cannot be seen: one that would have ended the request (an end of sequence, the end of a stop
+string) counts as rejected here, where the local engine leaves it out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from harness.backends.server.reply import MalformedAnswer
 from harness.records.counts import Arrival
 from harness.records.request import CutReason, FinishReason, RoundRecord
 
+_CUTS = {FinishReason.eos: CutReason.eos, FinishReason.stop: CutReason.stop}
 INCONSISTENT = "the drafts that the server tells do not add up, by themselves or to the tokens of its answer"
 
 
@@ -71,9 +73,9 @@ def rounds_of(
         kept = min(given, total - emitted)
         cut = None
         if kept < given:
-            cut = CutReason.eos if finish_reason is FinishReason.eos else CutReason.length
+            cut = _CUTS.get(finish_reason, CutReason.length)
         evidence = min(drafted, max(0, allowed - 1))
-        if cut is CutReason.eos:
+        if cut in (CutReason.eos, CutReason.stop):
             evidence = min(evidence, kept - 1)
         emitted += kept
         while ends[chunk] < emitted:

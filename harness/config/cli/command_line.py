@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import NoReturn
 
 from harness.config.cli.arguments import add_settings, flags_of, read_settings
 from harness.config.cli.ending import FAILED, INTERRUPTED, SUCCESS, WRONG_SETTINGS
+from harness.config.cli.shell_line import shell_line
 from harness.config.own_code import own_place
 from harness.config.schema import SettingsError, all_settings, did_you_mean, group_options
 
@@ -140,7 +140,7 @@ class CommandParser(argparse.ArgumentParser):
         options, others = self.parse_known_args(given)
         if others and self._settings_help is None:
             raise SettingsError(f"expected options, found {' '.join(others)}; {self.prog} --help lists all")
-        options.command = shlex.join([*self.prog.split(), *arguments])
+        options.command = shell_line([*self.prog.split(), *arguments])
         options.overrides = others
         options.settings = None if self._schema is None else read_settings(self._schema[0], options)
         return options

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from harness.config.constraint import AnswerConfig
 from harness.engine.constraint.registry import build_parser
 from harness.engine.constraint.validity import check_validator, is_valid
+from harness.records.request import StopFound
+from harness.workload.chat import decode_answer
 
 
 class AnswerCheck:
@@ -31,10 +33,9 @@ class AnswerCheck:
         """The grammar of a prompt's answer; raises ValueError when there is none."""
         return grammar_of(self.config, prompt_id, schema)
 
-    def validate(self, grammar: str, answer_ids: Collection[int]) -> bool | None:
-        """Whether an answer is valid; None where no validator exists."""
-        text = self._tokenizer.decode(list(answer_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return is_valid(self.config.kind, grammar, str(text))
+    def validate(self, grammar: str, answer_ids: Sequence[int], stop: StopFound | None = None) -> bool | None:
+        """Whether an answer, up to its stop string if it has one, is valid; None where no validator exists."""
+        return is_valid(self.config.kind, grammar, decode_answer(self._tokenizer, answer_ids, stop))
 
 
 def grammar_of(config: AnswerConfig, prompt_id: str, schema: str | None) -> str:

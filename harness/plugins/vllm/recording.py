@@ -189,10 +189,11 @@ class Recording:
 
 
 def _cannot(item: Any, sampler: Any, slot: int) -> str | None:
-    """What a request has that the settings of a cell do not name, so that it cannot be replayed; None if nothing."""
+    """What a request has that a recording does not hold, so that it cannot be replayed; None if nothing."""
     params = item.sampling_params
     reasons = {
         "a grammar": params.structured_outputs is not None,
+        "stop strings": bool(params.stop),
         "an adapter of its own": item.lora_request is not None,
         "a prompt that is not tokens alone": bool(item.mm_features) or item.prompt_embeds is not None,
         "penalties, biases, bad words or a minimum length": any(

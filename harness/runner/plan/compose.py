@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -28,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.config.cell import CellConfig, InvalidCombinationError
+from harness.config.cli.shell_line import shell_line
 from harness.config.drafting import NUM_TOKENS, OF_CHAINS, SIBLINGS, TREE
 from harness.config.imported import ImportPath, is_import_path, named
 from harness.config.launcher import LAUNCHER, LauncherConfig
@@ -124,7 +124,7 @@ def compose_plan(arguments: Sequence[str], command: str = "") -> RunPlan:
         cells=with_baselines(cells),
         skipped=tuple(skipped),
         folder=folder,
-        command=command or shlex.join(["rejection-lab", "run", *arguments]),
+        command=command or shell_line(["rejection-lab", "run", *arguments]),
         shows=root.shows or "",
         does_not_show=root.does_not_show or "",
         reference=_reference(root),

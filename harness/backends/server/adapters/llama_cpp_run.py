@@ -47,6 +47,7 @@ class CompletionReply(Reply):
             self.chunks.append(Chunk(arrival_s, ids, str(event["content"]), num, drafts_so_far(timings)))
         if event["stop"]:
             self.finish_reason, self.is_done = FINISHED.get(event["stop_type"], event["stop_type"]), True
+            self.stop_string = event.get("stopping_word") or None
             self.parts["usage"] = {
                 "completion_tokens": event["tokens_predicted"],
                 "prompt_tokens": event["tokens_evaluated"],
