@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from harness.drafters.draft_tree import DraftTree
-from harness.engine.commit import commit
+from harness.engine.commit import Commit, commit
+from harness.engine.constraint.grammar_state import ConstraintOutcome
 from harness.engine.request import Request
 from harness.engine.stop_strings import StopStrings
 from harness.records.request import CutReason, FinishReason, StopFound
@@ -137,6 +138,10 @@ def test_what_ends_a_request_of_several_ends():
     assert commit([3, 4], [3], 99, {4}, text=asked)[2:6] == (0, CutReason.stop, FinishReason.stop, 1)
     assert commit([3], [], 1, frozenset(), text=asked).finish_reason is FinishReason.stop
     assert commit([3], [], 99, {3}, text=asked).finish_reason is FinishReason.eos
+    refused = commit([4, 3, 4], [4, 3], 99, frozenset(), ConstraintOutcome(1, 1, 1), text=asked)
+    assert (refused.token_ids, refused.cut_reason, refused.finish_reason) == ((4,), CutReason.grammar, None)
+    kept = commit([4, 3, 4], [4, 3], 99, frozenset(), ConstraintOutcome(3, 2, 2, is_complete=True), text=asked)
+    assert kept == Commit((4, 3), 1, 1, CutReason.stop, FinishReason.stop, 1)
 
 
 def test_a_stop_string_does_not_bias_the_rates():
