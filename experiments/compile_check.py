@@ -93,6 +93,7 @@ def _check_with_stamp(path: Path, num_processes: int) -> int:
     missing = [launch for launch, key in zip(launches, keys, strict=True) if key not in codes]
     say(f"{len(launches) - len(missing)} of {len(launches)} variants compiled before without a complaint ({path})")
     if missing:
+        say(f"compiling {len(missing)}: up to five minutes of two CPU cores")
         found = _compiled(missing, num_processes)
         if _report(found) == FAILED:
             return FAILED

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kernels.methods import VerificationMethod
 
-CHOSEN: frozenset[str] = {f"verify {method.value}, bfloat16" for method in VerificationMethod} | {
+CHOSEN = frozenset(f"verify {method.value}, bfloat16" for method in VerificationMethod) | {
     "experts in groups, 16 tokens",
     "edit logits, bfloat16",
     "edit logits, trees",

@@ -7,7 +7,6 @@ compiled ahead. This module does not know for which GPUs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from math import prod
 
 from harness.backends.local.local import LocalBackend
@@ -87,7 +86,7 @@ def steps(of: dict[str, str]) -> Iterator[Launch]:
                 backend = LocalBackend(cell, store)
                 backend.fit_slots(group.played)
                 end = ", no drafts" if cell.is_baseline else ""
-                yield f"{name}{end}", partial(backend.engine_of_cell.rehearse_on_meta)
+                yield f"{name}{end}", backend.engine_of_cell.rehearse_on_meta
 
 
 def largest_of_each_kind(launches: Iterable[RecordedLaunch]) -> list[RecordedLaunch]:
