@@ -8,6 +8,8 @@ Shapes: R requests, V vocabulary.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,15 @@ def features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]], 
         padded_rows=False,
         remark=f"target rows arrive as probabilities, processed in float32; drafts are not truncated; {remark}",
     )
+
+
+def step_features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]]) -> Features:
+    """Of a subject whose step drafts, calls both models and verifies, at a temperature alone."""
+    found = features(drafts, "")
+    remark = (
+        "one call drafts, calls both models and verifies, one request a call; random numbers from torch's generator"
+    )
+    return replace(found, truncation=False, remark=remark)
 
 
 def draft_probs(logits: Tensor, temperature: Tensor) -> Tensor:
