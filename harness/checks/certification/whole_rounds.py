@@ -68,7 +68,7 @@ def simulate_whole_round(subject: Subject, table: SlotTable, slots: Tensor) -> N
 
 
 def is_sound(found: EmittedTokens, depth: int, num_ids: int) -> bool:
-    """Whether a round emitted tokens of the vocabulary, as many as it may, and counts no more drafts than it emitted."""
+    """Whether a round emitted tokens of the vocabulary, no more than it may, and counts no more drafts than tokens."""
     token_ids, num_accepted = found
     counts = 0 <= num_accepted <= min(depth, len(token_ids)) and 0 < len(token_ids) <= depth + 1
     return counts and all(0 <= token_id < num_ids for token_id in token_ids)

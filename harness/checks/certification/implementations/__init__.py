@@ -4,7 +4,12 @@ Each takes the code that it certifies from the project's own package, and refuse
 """
 
 NAMED = {
+    "dflash": "harness.checks.certification.implementations.dflash:dense",
+    "dflash2": "harness.checks.certification.implementations.dflash:sparse",
+    "economize": "harness.checks.certification.implementations.economize:rejection_verifier",
     "flashinfer": "harness.checks.certification.implementations.flashinfer:chain",
+    "flashspec": "harness.checks.certification.implementations.flashspec:incremental",
+    "flashspec_batched": "harness.checks.certification.implementations.flashspec:batched",
     "mini_infer": "harness.checks.certification.implementations.mini_infer:speculative_step",
     "naive_hsd": "harness.checks.certification.implementations.sequential_sd:naive",
     "project": "harness.checks.certification.subject:project_core",
