@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -167,13 +167,26 @@ def whole_rounds(name: str, run_round: RunRound, features: Features) -> Function
     Args:
         name: for the report.
         run_round: one round of one request; draws its random numbers from torch's global generator.
-        features: of the subject.
+        features: methods, ways to draft and the remark; a round has a temperature and two models of one vocabulary.
     """
 
     def has_none(*arguments: object, **named: object) -> Any:
         raise ValueError(f"{name} runs whole rounds: expected run_round, found a call with rows of logits")
 
-    return Functions(name, has_none, has_none, has_none, replace(features, whole_rounds=True), run_round=run_round)
+    can = Features(
+        methods=features.methods,
+        draft_samplings=features.draft_samplings,
+        drafts=features.drafts,
+        dtypes=frozenset({torch.float32}),
+        truncation=False,
+        narrow_draft=False,
+        ragged=False,
+        padded_slots=False,
+        padded_rows=False,
+        whole_rounds=True,
+        remark=features.remark,
+    )
+    return Functions(name, has_none, has_none, has_none, can, run_round=run_round)
 
 
 def _as_subject(core: Core) -> Functions:

@@ -8,8 +8,6 @@ Shapes: R requests, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -39,11 +37,13 @@ def features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]], 
 
 def step_features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]]) -> Features:
     """Of a subject whose step drafts, calls both models and verifies, at a temperature alone."""
-    found = features(drafts, "")
-    remark = (
-        "one call drafts, calls both models and verifies, one request a call; random numbers from torch's generator"
+    return Features(
+        methods=frozenset(method for method, _, _ in drafts),
+        draft_samplings=frozenset(sampling for _, sampling, _ in drafts),
+        drafts=drafts,
+        remark="one call drafts, calls both models and verifies, one request a call; random numbers from torch's "
+        "generator",
     )
-    return replace(found, truncation=False, remark=remark)
 
 
 def draft_probs(logits: Tensor, temperature: Tensor) -> Tensor:
