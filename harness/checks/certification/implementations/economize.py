@@ -51,7 +51,7 @@ FEATURES = Features(
 
 def rejection_verifier(device: torch.device) -> Functions:
     """The subject; raises SettingsError where economize is missing."""
-    core = EconomizeCore(*import_modules("economize", (VERIFIERS, SELECTORS, PROTOCOLS, CONFIG), GET), device)
+    core = EconomizeCore(device, *import_modules("economize", (VERIFIERS, SELECTORS, PROTOCOLS, CONFIG), GET))
     return Functions(f"economize {version_of('economize')}", core.verify, core.draw, no_coupled_draw, FEATURES)
 
 
@@ -60,11 +60,11 @@ class EconomizeCore:
 
     def __init__(
         self,
+        device: torch.device,
         verifiers: ModuleType,
         selectors: ModuleType,
         protocols: ModuleType,
         config: ModuleType,
-        device: torch.device,
     ) -> None:
         self.verifier = verifiers.RejectionVerifier(config.DecodeConfig(verifier="rejection"))
         self.make_draft, self.selectors, self.device = protocols.Draft, selectors, device
@@ -104,30 +104,37 @@ class EconomizeCore:
         logits[is_row] = target_logits
         probs = None if draft.logits is None else self._draft_probs(draft, present, own, own_cut)
         token_ids = draft.token_ids[present].masked_fill(columns[:-1] >= counts[:, None], -1)
-        result = [
-            torch.full((num_rows, width + 1), -1, device=token_ids.device),
-            torch.zeros_like(draft.num_draft_tokens),
-        ]
+        emitted = torch.full((num_rows, width + 1), -1, device=token_ids.device)
+        num_accepted = torch.zeros_like(draft.num_draft_tokens)
         path = None if draft.parents is None else torch.full_like(draft.token_ids, -1)
         for selector, rows in self._groups(own, own_cut, is_processed=not own_cut):
             given = self.make_draft(
                 token_ids[rows], counts[rows].tolist(), probs=None if probs is None else probs[rows]
             )
-            if draft.parents is None:
-                num_accepted, following = self.verifier.verify_batch(logits[rows], given, selector, token_ids[rows], [])
-                places = torch.where(columns[:-1] < num_accepted[:, None], columns[:-1], -1)
-            else:
-                given.parents = _without_missing(draft.parents[present[rows]], token_ids[rows])
-                places, num_accepted, following = _padded(
-                    *self.verifier.verify_tree(logits[rows], given, selector), width
-                )
-            emitted = token_ids[rows].gather(1, places.clamp(min=0)).masked_fill(places < 0, -1)
-            emitted = torch.nn.functional.pad(emitted, (0, 1), value=-1)
-            result[0][present[rows]] = emitted.scatter(1, num_accepted[:, None], following[:, None])
-            result[1][present[rows]] = num_accepted
+            parents = None if draft.parents is None else draft.parents[present[rows]]
+            places, following = self._verify_alike(logits[rows], given, parents, selector)
+            accepted = (places >= 0).sum(dim=1)
+            kept = token_ids[rows].gather(1, places.clamp(min=0)).masked_fill(places < 0, -1)
+            kept = torch.nn.functional.pad(kept, (0, 1), value=-1)
+            emitted[present[rows]] = kept.scatter(1, accepted[:, None], following[:, None])
+            num_accepted[present[rows]] = accepted
             if path is not None:
                 path[present[rows]] = places
-        return VerificationResult(*result, torch.zeros_like(result[1], dtype=torch.bool), path=path)
+        invalid = torch.zeros_like(num_accepted, dtype=torch.bool)
+        return VerificationResult(emitted, num_accepted, invalid, path=path)
+
+    def _verify_alike(self, logits: Tensor, given: Any, parents: Tensor | None, selector: Any) -> tuple[Tensor, Tensor]:
+        """([r, K] int64 accepted places and -1 beyond them, [r] the token after them) of requests of one selector."""
+        width = given.tokens.shape[1]
+        if parents is None:
+            # the sequences are read by selectors that look at them, which these do not
+            accepted, following = self.verifier.verify_batch(logits, given, selector, given.tokens, [])
+            columns = torch.arange(width, device=logits.device)
+            return torch.where(columns < accepted[:, None], columns, -1), following
+        given.parents = _without_missing(parents, given.tokens)
+        paths, following = self.verifier.verify_tree(logits, given, selector)
+        places = [[*path, *[-1] * (width - len(path))] for path in paths]
+        return torch.tensor(places, device=logits.device), torch.tensor(following, device=logits.device)
 
     def _draft_probs(self, draft: Draft, present: Tensor, own: Sampling, own_cut: bool) -> Tensor:
         """[r, K, V] float32, what each draft token of the present requests was drawn from; 0 where there is none."""
@@ -203,9 +210,3 @@ def _without_missing(parents: Tensor, token_ids: Tensor) -> Tensor:
     """[r, K] parents; a place where nothing was drafted becomes its own parent, so that no walk comes to it."""
     places = torch.arange(parents.shape[1], device=parents.device)
     return torch.where(token_ids == NO_TOKEN, places, parents)
-
-
-def _padded(paths: list[list[int]], following: list[int], width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """([r, K] int64 accepted places and -1, [r] how many, [r] the token after them)."""
-    places = torch.tensor([[*path, *[-1] * (width - len(path))] for path in paths])
-    return places, (places >= 0).sum(dim=1), torch.tensor(following)
