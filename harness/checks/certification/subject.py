@@ -37,12 +37,12 @@ A whole subject, in my_core.py, with the reference in the place of the code to t
         can = Features(methods=frozenset({VerificationMethod.block}), padded_rows=False)
         return Functions("my core", my_verify, draw.draw, coupled.coupled_draw, can)
 
-A package whose one function drafts, calls both models and verifies has no `draw` and `verify` of its own: it says
-`Features(whole_rounds=True)` and is made by `whole_rounds(name, run_round, features)`.
-
 Then, from the folder of my_core.py, or with it on PYTHONPATH:
 
     rejection-lab certify --subject my_core:my_core
+
+A package whose one function drafts, calls both models and verifies has no `draw` and `verify` of its own: a function
+of one round, `run_round`, becomes a subject by `whole_rounds`.
 """
 
 from __future__ import annotations
