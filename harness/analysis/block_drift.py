@@ -79,7 +79,7 @@ def _places(record: CellRecord) -> list[tuple[int, str]] | None:
     """Block and session of each request.
 
     In a record of schema 2, blocks are equal shares of the conversations in its order, as
-    `harness.runner.turns.interleave` runs them.
+    `harness.runner.run_cells.interleave` runs them.
     """
     if record.blocks:
         return [(block.index, block.session) for block in record.blocks for _ in range(block.num_requests)]

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.backends.backend import Backend, BackendRun, Facts, OnRequest, RefusedArm
+from harness.backends.backend import Backend, BackendRun, Facts, RefusedArm
 from harness.config.backend import BACKEND
 from harness.config.cell import CellConfig
 from harness.config.guarantee import labels
@@ -27,17 +28,24 @@ from harness.records.provenance import provenance
 from harness.records.runs import CELLS
 from harness.records.schema import Block, CellRecord
 from harness.records.shared_cores import shared_cores
+from harness.runner.cell_checkpoint import CellCheckpoint, Note, find_checkpoint
 from harness.runner.cell_label import label
-from harness.runner.cell_record import record_of
+from harness.runner.cell_record import record_of, recorded_config
 from harness.runner.drift import Drift, drift_of_server
-from harness.runner.failures import recorded_config
 from harness.runner.gpu_watch import own_gpu, watched
 from harness.runner.plan.run_plan import Resume
 from harness.runner.progress import Progress
-from harness.runner.resume import CellCheckpoint, Note, find_checkpoint
-from harness.runner.turns import Turn
 from harness.runner.weights_here import sources_here
 from harness.workload.conversations import Conversation
+
+
+class Turn(NamedTuple):
+    """One cell's turn at one block of conversations."""
+
+    arm: int
+    conversations: Sequence[Conversation]
+    block: int
+    is_last: bool
 
 
 @dataclass
@@ -115,13 +123,12 @@ class Arm:
         """Requests of a cell that is not finished which earlier sessions have kept."""
         return 0 if self._checkpoint is None else sum(part.block.num_requests for part in self._checkpoint.earlier)
 
-    def play(self, turn: Turn, advance: OnRequest, progress: Progress) -> None:
+    def play(self, turn: Turn, progress: Progress) -> None:
         """Run what earlier sessions have left of a turn, and keep what comes of it.
 
         Args:
             turn: whose conversations to run.
-            advance: called with every finished request.
-            progress: says whether the run shall end.
+            progress: told every finished request; says whether the run shall end.
         """
         assert self.backend is not None
         played = self.checkpoint.played(turn.block)
@@ -139,7 +146,7 @@ class Arm:
             self._warm_up(turn, ends, progress)
             if self._starts_anew(progress):
                 for each in [*self._left_out, turn]:
-                    self.play(each, advance, progress)
+                    self.play(each, progress)
                 return
         start_unix_s, start_s = time.time(), self.checkpoint.clock_s
 
@@ -160,8 +167,12 @@ class Arm:
             keeps: dict[str, Any] = {"keep": keep} if "keep" in taken else {}
             began = time.perf_counter()
             with self._forgetting_what_is_refused(turn.block):
-                run = self.backend.generate(left, advance, start_s, **keeps, **ends)
+                run = self.backend.generate(left, partial(self._advance, progress), start_s, **keeps, **ends)
             keep(run, time.perf_counter() - began)
+
+    def _advance(self, progress: Progress, num_tokens: int) -> None:
+        self.num_told += 1
+        progress.advance(1, num_tokens)
 
     @contextmanager
     def _forgetting_what_is_refused(self, block: int) -> Iterator[None]:

@@ -12,13 +12,13 @@ from typing import Any
 from harness.backends.backend import Facts
 from harness.config.backend import BACKEND
 from harness.config.cell import CellConfig
-from harness.config.guarantee import labels
-from harness.config.identity import determinants
+from harness.config.guarantee import guarantee, labels
+from harness.config.identity import determinants, plain_values
+from harness.config.verification import recorded_verification
 from harness.records.counts import Knowledge
 from harness.records.files import identity
 from harness.records.parts import Part
 from harness.records.schema import CellRecord
-from harness.runner.failures import recorded_config
 
 
 def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: Sequence[str]) -> CellRecord:
@@ -60,6 +60,18 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         labels=labels(cell),
         **facts.sizes,
     )
+
+
+def recorded_config(cell: CellConfig, resolved: CellConfig) -> Mapping[str, Any]:
+    """The configuration of a cell as its record holds it; `resolved` has the backend's settings as they were found."""
+    config: dict[str, Any] = plain_values(resolved)
+    return config | {
+        "verification": plain_values(recorded_verification(cell.verification, cell.drafts_tree)),
+        "draft_sampling": cell.draft_sampling.value,
+        "guarantee": guarantee(cell).value,
+        "device": resolved.backend.device,
+        "dtype": resolved.backend.dtype,
+    }
 
 
 def _facts(plain: Mapping[str, Any]) -> Facts:

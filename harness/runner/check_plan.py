@@ -27,9 +27,9 @@ from harness.models.check_model_configs import check_length
 from harness.models.hub_snapshot import cached_snapshot
 from harness.runner.check_machine import check_machine
 from harness.runner.check_prompts import check_prompts
+from harness.runner.groups import groups_of
 from harness.runner.plan.run_plan import RunPlan
 from harness.runner.progress import telling
-from harness.runner.turns import groups_of
 from harness.workload.hub_lookup import Repository, asked_at_once, not_on_hub
 
 

@@ -23,7 +23,7 @@ from harness.engine.constraint.answer_check import grammar_of
 from harness.models.described_target import num_positions_here, target_here, tokenizer_folder_here
 from harness.models.tokenizer_files import template_bytes
 from harness.runner.earlier_cells import NAMED_KINDS
-from harness.runner.turns import Group
+from harness.runner.groups import Group
 from harness.workload.chat import chat_messages
 from harness.workload.conversations import Conversation
 from harness.workload.hub_dataset import check_there

@@ -25,12 +25,12 @@ from harness.records.parts import settled
 from harness.records.provenance import measured_with, provenance
 from harness.records.runs import CELLS
 from harness.records.without_torch import device_here
+from harness.runner.cell_checkpoint import checkpoint_content
+from harness.runner.cell_record import recorded_config
 from harness.runner.cpu_threads import VARIABLE, choose_threads
 from harness.runner.drift import drift_of
-from harness.runner.failures import recorded_config
+from harness.runner.groups import Group, groups_of
 from harness.runner.plan.run_plan import RunPlan
-from harness.runner.resume import checkpoint_content
-from harness.runner.turns import Group, groups_of
 from harness.runner.weights_here import sources_here, weights_here
 from harness.workload.conversations import fingerprint
 
@@ -99,7 +99,7 @@ class EarlierCells:
         found = {}
         for place, cell in enumerate(group.cells, start=group.first_place):
             if cell.backend.kind in NAMED_KINDS and not cell.imported:
-                earlier = self._found(cell, prompts, group.num_turns)
+                earlier = self._found(cell, prompts, group.num_requests_per_cell)
                 if earlier is not None:
                     found[place] = earlier
         return found

@@ -15,8 +15,8 @@ from harness.config.cell import CellConfig
 from harness.records.csv_table import number, read_rows
 from harness.records.runs import RUNS, TABLES
 from harness.records.without_torch import device_here
+from harness.runner.groups import groups_of
 from harness.runner.progress import device_time
-from harness.runner.turns import groups_of
 
 BYTES_PER_TOKEN = 30
 """Of a record, packed: measured 16 without drafts and up to 29 with them, at an acceptance length of 2."""
@@ -66,7 +66,7 @@ def estimate_lines(
         ValueError: the prompts of a file cannot be read.
     """
     groups = groups_of([cell for cell in cells if cell.workload.dataset is None])
-    counted = [(cell, group.num_turns - kept(cell)) for group in groups for cell in group.cells]
+    counted = [(cell, group.num_requests_per_cell - kept(cell)) for group in groups for cell in group.cells]
     folders = [*{path.resolve(): path for path in runs}.values()]
     earlier, here = [item for path in folders for item in _earlier(path)], device_here()
     places = " and ".join(map(str, folders))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.backends.backend import backend_class
 from harness.config.cell import CellConfig
-from harness.config.guarantee import guarantee, labels
-from harness.config.identity import determinants, plain_values
+from harness.config.guarantee import labels
+from harness.config.identity import determinants
 from harness.config.own_code import own_place, place_of
-from harness.config.verification import recorded_verification
 from harness.records.files import identity
 from harness.records.provenance import provenance
 from harness.records.schema import CellRecord, Failure
+from harness.runner.cell_record import recorded_config
 from harness.workload.conversations import Conversation, fingerprint
 
 
@@ -68,18 +68,6 @@ def failed_record(
         fallbacks=tuple(warnings),
         labels=labels(cell),
     )
-
-
-def recorded_config(cell: CellConfig, resolved: CellConfig) -> Mapping[str, Any]:
-    """The configuration of a cell as its record holds it; `resolved` has the backend's settings as they were found."""
-    config: dict[str, Any] = plain_values(resolved)
-    return config | {
-        "verification": plain_values(recorded_verification(cell.verification, cell.drafts_tree)),
-        "draft_sampling": cell.draft_sampling.value,
-        "guarantee": guarantee(cell).value,
-        "device": resolved.backend.device,
-        "dtype": resolved.backend.dtype,
-    }
 
 
 def device_is_lost() -> bool:

@@ -44,7 +44,7 @@ def tasks_left(plan: RunPlan, tasks: Sequence[Task], manifest: Manifest, note: C
     configs = {place: cell for task in tasks for place, cell in zip(task.places, task.group.cells, strict=True)}
     for task, found in answered:
         num_failed = sum(cell.has_failed for cell in found.values())
-        task.num_left_out = num_failed * task.group.num_turns
+        task.num_left_out = num_failed * task.group.num_requests_per_cell
         task.num_before = task.num_requests - task.num_left_out
     for place, cell in cells:
         manifest.add(place, str(cell.cell_id), cell.has_failed)

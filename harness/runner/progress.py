@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
@@ -62,6 +62,9 @@ class Progress:
         self._done += num_requests
         self._num_tokens += num_tokens
         self._show()
+
+    def at_stake(self, places: Sequence[int]) -> None:
+        """The cells at these places cannot go on if something goes wrong from here on."""
 
     def round_ended(self) -> None:
         """A moment at which the run can end; raises if it shall."""

@@ -12,7 +12,7 @@ from harness.config.constraint import GrammarConfig
 from harness.config.workload import History
 from harness.models.described_target import DescribedTarget, target_here
 from harness.runner.earlier_cells import NAMED_KINDS
-from harness.runner.turns import groups_of
+from harness.runner.groups import groups_of
 from harness.workload.chat import encode_prompt
 from harness.workload.conversations import Selection, conversations, selected
 from harness.workload.prompt import Prompt

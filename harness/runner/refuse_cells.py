@@ -10,7 +10,7 @@ from harness.config.cell import CellConfig
 from harness.config.identity import determinants, key_without, plain_values
 from harness.config.usage import normal_form
 from harness.records.files import identity
-from harness.runner.turns import Group
+from harness.runner.groups import Group
 from harness.runner.weights_here import weights_here
 
 

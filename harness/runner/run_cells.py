@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,16 +25,16 @@ from harness.records.fault_points import reached
 from harness.records.files import SUFFIX, UnwritableError, write_cell
 from harness.records.runs import CELLS
 from harness.records.schema import Failure
-from harness.runner.arm import Arm
+from harness.runner.arm import Arm, Turn
 from harness.runner.cell_label import failed_before, label, label_of_several
 from harness.runner.drift import Drift
 from harness.runner.failures import DeviceLostError, device_is_lost, failed_id, failed_record, failure_of
+from harness.runner.groups import Group, groups_of
 from harness.runner.judge import judged
 from harness.runner.manifest import Manifest
 from harness.runner.plan.run_plan import Resume, RunPlan
 from harness.runner.progress import Progress
 from harness.runner.refuse_cells import refuse_repeated
-from harness.runner.turns import Group, groups_of, interleave
 from harness.workload.conversations import Conversation, fingerprint
 
 
@@ -53,10 +52,9 @@ def run_cells(plan: RunPlan, folder: Path, progress: Progress, finished: list[st
         DeviceLostError: after an error on the GPU; what was finished before is kept.
     """
     refuse_repeated(plan.cells)
-    groups = groups_of(plan.cells)
-    progress.start(sum(len(group.cells) * group.num_turns for group in groups))
     runner = CellRunner(plan, folder, progress, Manifest(plan, folder, finished).add)
-    for group in groups:
+    progress.start(sum(len(group.cells) * group.num_requests_per_cell for group in runner.groups))
+    for group in runner.groups:
         runner.run_group(group)
     progress.finish()
 
@@ -70,8 +68,6 @@ class CellRunner:
     progress: Progress
     finished: Callable[[int, str, bool], None]
     """Told the place and the id of every cell whose record is there, and whether the cell failed."""
-    at_stake: Callable[[Sequence[int]], None] = lambda places: None
-    """Told the places of the cells that cannot go on if something goes wrong from here on."""
     shared: dict[str, Any] = field(default_factory=dict)
     """What the cells of one kind of backend share, by kind."""
     session: str = field(default_factory=lambda: secrets.token_hex(4))
@@ -82,6 +78,11 @@ class CellRunner:
     """Cells that have failed and of which nothing was said yet, by the reason."""
     _told: dict[str, str] = field(default_factory=dict)
     """Which cell failed first, in words, by the reason."""
+
+    def __post_init__(self) -> None:
+        self.groups = groups_of(self.plan.cells)
+        # a group stays on one worker
+        self._num_workers = min(len(self.plan.workers.devices), len(self.groups))
 
     def run_group(
         self, group: Group, failures: Mapping[int, Failure] = MappingProxyType({}), finished: Collection[int] = ()
@@ -96,9 +97,10 @@ class CellRunner:
         """
         cells, played = group.cells, list[Conversation]()
         self._announce(cells)
-        # a group stays on one worker
-        workers = min(len(self.plan.workers.devices), len(groups_of(self.plan.cells)))
-        arms = [Arm(cell, group.first_place + index, self.session, workers) for index, cell in enumerate(cells)]
+        arms = [
+            Arm(cell, place, self.session, self._num_workers)
+            for place, cell in enumerate(cells, start=group.first_place)
+        ]
         with self._failing([arm for arm in arms if arm.place not in {*finished, *failures}], played):
             played = group.played
         self._leave_failed(arms, failures, finished, played)
@@ -118,7 +120,7 @@ class CellRunner:
                 continue
             self.progress.cell(label(arm.cell), arm.place, len(self.plan.cells))
             with self._failing([arm], played):
-                arm.play(turn, partial(self._advance, arm), self.progress)
+                arm.play(turn, self.progress)
                 reached("a turn is played")
                 if turn.is_last:
                     record = judged(arm.record(prompts, self.plan.warnings), arm.cell, played)
@@ -161,7 +163,7 @@ class CellRunner:
         """Get arms of one kind ready to take turns; those that do not alone either fail, and the others go on."""
         if not arms:
             return
-        self.at_stake([arm.place for arm in arms])
+        self.progress.at_stake([arm.place for arm in arms])
         error = _prepared(arms, played)
         if error is None:
             return
@@ -245,7 +247,7 @@ class CellRunner:
             DeviceLostError: nothing can go on in this process.
             UnwritableError: results cannot be written.
         """
-        self.at_stake([arm.place for arm in arms])
+        self.progress.at_stake([arm.place for arm in arms])
         try:
             yield
         except UnwritableError:
@@ -292,9 +294,15 @@ class CellRunner:
         self.progress.leave_out(sum(len(item.prompt.turns) for item in played))
         self.finished(arm.place, cell_id, True)
 
-    def _advance(self, arm: Arm, num_tokens: int) -> None:
-        arm.num_told += 1
-        self.progress.advance(1, num_tokens)
+
+def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
+    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
+    num_blocks = min(num_blocks, len(played))
+    for block in range(num_blocks):
+        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
+        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
+        for arm in order:
+            yield Turn(arm, part, block, block == num_blocks - 1)
 
 
 def _prepared(arms: Sequence[Arm], played: Sequence[Conversation]) -> Exception | None:

@@ -1,8 +1,9 @@
-"""A worker as its supervisor knows it: its process, and what it works on."""
+"""A worker as its supervisor knows it: its process, what it works on, and where the next one starts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from harness.records.schema import Failure
 from harness.runner.launchers.launcher import WorkerProcess
 from harness.runner.task import Task
+
+MAX_STARTS = 3
+"""Failed starts in a row after which a place gets no more workers."""
 
 
 @dataclass
@@ -37,3 +41,25 @@ class SupervisedWorker:
         if self.process.channel is not None:
             with suppress(OSError):
                 self.process.channel.send(name, *values)
+
+
+class Places:
+    """The places of a launcher, with the number of failed starts at each; knows no workers."""
+
+    def __init__(self, num_places: int) -> None:
+        self._num_places = num_places
+        self._failed_starts: Counter[int] = Counter()
+
+    def failed(self, place: int) -> None:
+        """A worker there could not begin, or could run nothing."""
+        self._failed_starts[place] += 1
+
+    def worked(self, place: int) -> None:
+        """A worker there has kept something."""
+        self._failed_starts[place] = 0
+
+    def best(self, taken: Collection[int]) -> int | None:
+        """The free place with the fewest failed starts; None if none is free or all have failed MAX_STARTS times."""
+        free = [place for place in range(self._num_places) if place not in taken]
+        good = [place for place in free if self._failed_starts[place] < MAX_STARTS]
+        return min(good, key=self._failed_starts.__getitem__, default=None)

@@ -21,16 +21,16 @@ from typing import Any
 from harness.config.schema import SettingsError
 from harness.records.run_status import DONE, RUNNING, STOPPED
 from harness.records.schema import Failure
+from harness.runner.channel import error_told, failure_told
 from harness.runner.finished_groups import tasks_left
+from harness.runner.groups import groups_of
 from harness.runner.manifest import Manifest
-from harness.runner.places import Places
 from harness.runner.plan.run_plan import RunPlan
 from harness.runner.progress import Progress, duration
 from harness.runner.status_file import StatusFile
 from harness.runner.stop_signals import StopSignals
-from harness.runner.supervised_worker import SupervisedWorker
-from harness.runner.task import Task, error_told, failure_told
-from harness.runner.turns import groups_of
+from harness.runner.supervised_worker import Places, SupervisedWorker
+from harness.runner.task import Task
 
 LOOK_S = 5.0
 """How often workers that have not begun are looked after."""

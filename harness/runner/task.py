@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from harness.config.identity import plain_values
-from harness.config.schema import SettingsError
 from harness.records.schema import Failure
-from harness.runner.turns import Group
+from harness.runner.channel import failure_message
+from harness.runner.groups import Group
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Task:
     @property
     def num_requests(self) -> int:
         """Of its cells, in all sessions."""
-        return len(self.group.cells) * self.group.num_turns
+        return len(self.group.cells) * self.group.num_requests_per_cell
 
     @property
     def places(self) -> range:
@@ -71,27 +70,3 @@ class Task:
         """The message to the next worker: the group's index, its failures by place, and the finished places."""
         failures = [(place, failure_message(failure)) for place, failure in self.failures.items()]
         return self.index, failures, sorted(self.finished)
-
-
-def told_failures(told: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, Failure]:
-    """The failures of a message by place."""
-    return {place: failure_told(values) for place, values in told}
-
-
-def error_told(text: str, trace: str, is_about_settings: bool = False) -> ValueError:
-    """An error of a worker that ends the run, with the worker's traceback."""
-    error = (SettingsError if is_about_settings else ValueError)(text)
-    error.add_note(trace)
-    return error
-
-
-def failure_message(failure: Failure) -> dict[str, Any]:
-    """A failure as plain values."""
-    plain: dict[str, Any] = plain_values(asdict(failure))
-    return plain
-
-
-def failure_told(values: dict[str, Any]) -> Failure:
-    """The failure of a `failure_message`."""
-    request = values["request"]
-    return Failure(**values | {"request": None if request is None else tuple(request)})

@@ -11,30 +11,20 @@ import secrets
 import signal
 import threading
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
-from types import FrameType
 from typing import Any
 
 from harness.config.schema import SettingsError
 from harness.records.files import UnwritableError
-from harness.runner.channel import Channel
+from harness.runner.channel import Channel, Reports, Stopped, failure_message, told_failures
 from harness.runner.cpu_threads import choose_threads
 from harness.runner.failures import DeviceLostError, failure_of
 from harness.runner.plan.run_plan import RunPlan
-from harness.runner.progress import Progress
 from harness.runner.refuse_cells import refuse_repeated, refuse_unreadable
 from harness.runner.run_cells import CellRunner
-from harness.runner.task import failure_message, told_failures
-from harness.runner.turns import groups_of
 
 SCHEDULER_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send before they end a process; the last is submitit's."""
-
-
-class Stopped(BaseException):
-    """The supervisor or a signal wants this process to end."""
 
 
 def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
@@ -58,18 +48,17 @@ def work(channel: Channel, plan: RunPlan, device: str | None) -> None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device
         choose_threads(plan.cells)
         session = plan.resume.own_sessions + secrets.token_hex(4)
-        runner = CellRunner(plan, plan.folder, reports, reports.finished, reports.at_stake, session=session)
-        groups = groups_of(plan.cells)
+        runner = CellRunner(plan, plan.folder, reports, reports.finished, session=session)
         try:
             refuse_repeated(plan.cells)
-            refuse_unreadable(groups)
+            refuse_unreadable(runner.groups)
         except (ValueError, OSError) as error:
             channel.send("refused", str(error), traceback.format_exc(), isinstance(error, SettingsError))
             return
         while (task := tasks.get()) is not None:
             index, failures, finished = task
             reports.is_loading = True
-            runner.run_group(groups[index], told_failures(failures), finished)
+            runner.run_group(runner.groups[index], told_failures(failures), finished)
             channel.send("done")
         if reports.is_stopping:
             reports.stopped()
@@ -102,73 +91,3 @@ def _listen(channel: Channel, tasks: SimpleQueue[list[Any] | None], reports: Rep
         tasks.put(None)
         if name == "end":
             return
-
-
-@dataclass
-class Reports(Progress):
-    """Sends what a display and the supervisor want to know, and raises `Stopped` between rounds once asked to."""
-
-    channel: Channel
-    is_loading: bool = True
-    """Whether no round of the turn under way has ended, so that there is nothing to be kept."""
-    is_stopping: bool = False
-    has_stopped: bool = False
-    """Whether only servers are left to be ended."""
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """The handler of signals."""
-        is_first, self.is_stopping = not self.is_stopping, True
-        if is_first and self.is_loading:
-            raise Stopped
-
-    def stopped(self) -> None:
-        """The process is about to end; the supervisor closes the channel once it has heard so."""
-        self.has_stopped = True
-        self.channel.send("stopped")
-
-    def at_stake(self, places: Sequence[int]) -> None:
-        """These cells have failed if this process dies now."""
-        self._send("at_stake", places)
-        self._end_if_asked()
-
-    def finished(self, place: int, cell_id: str, has_failed: bool) -> None:
-        """The record of a cell is there."""
-        self._send("finished", place, cell_id, has_failed)
-
-    def cell(self, label: str, index: int, num_cells: int) -> None:
-        self.is_loading = True
-        self._send("cell", label, index, num_cells)
-
-    def advance(self, num_requests: int = 1, num_tokens: int = 0) -> None:
-        self._send("advance", num_requests, num_tokens)
-        self.round_ended()
-
-    def kept(self) -> None:
-        self._send("kept")
-
-    def done_before(self, num_requests: int) -> None:
-        self._send("done_before", num_requests)
-
-    def leave_out(self, num_requests: int) -> None:
-        self._send("leave_out", num_requests)
-
-    def note(self, text: str) -> None:
-        self._send("note", text)
-
-    def ready(self, text: str) -> None:
-        self._send("ready", text)
-
-    def _send(self, name: str, *values: Any) -> None:
-        try:
-            self.channel.send(name, *values)
-        except OSError as error:
-            # no fault of the cell that is under way
-            raise Stopped from error
-
-    def round_ended(self) -> None:
-        self.is_loading = False
-        self._end_if_asked()
-
-    def _end_if_asked(self) -> None:
-        if self.is_stopping:
-            raise Stopped

@@ -21,10 +21,10 @@ from harness.config.schema import SettingsError
 from harness.records.schema import CLIENT_CPU, Block
 from harness.report.console import print_summary
 from harness.report.tables.engines import engine_tables
+from harness.runner.groups import comparable_groups
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.run_plan import cell_rows
 from harness.runner.run_cells import run_cells
-from harness.runner.turns import comparable_groups
 from tests.runner.test_sweep import Silent
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, cell_on, run_on

@@ -17,7 +17,7 @@ from harness.backends.server.server import ServerBackend
 from harness.config.drafter import drafter_of
 from harness.config.workload import TooLong
 from harness.records import fault_points
-from harness.runner.resume import CellCheckpoint
+from harness.runner.cell_checkpoint import CellCheckpoint
 from harness.workload.conversations import conversations, load_prompts
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, MAX_TOKENS, cell_on, run_on, scripts_of

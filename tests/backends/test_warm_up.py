@@ -1,6 +1,6 @@
 """A warm-up on a CPU ends after the first steps."""
 
-from harness.backends.local.warm_up import NUM_STEPS, first_steps
+from harness.backends.local.local import NUM_WARM_UP_STEPS, first_steps
 
 
 def test_a_warm_up_ends_after_the_first_steps():
@@ -9,7 +9,7 @@ def test_a_warm_up_ends_after_the_first_steps():
     with first_steps(lambda: asked.append(True)) as ended_round:
         for _ in range(10):
             ended_round()
-    assert len(asked) == NUM_STEPS
+    assert len(asked) == NUM_WARM_UP_STEPS
 
 
 def test_a_short_warm_up_ends_by_itself():

@@ -32,7 +32,7 @@ from harness.backends.local.model_store import ModelStore
 from harness.engine.compile_ahead.variant import recorded
 from harness.runner.plan.compose import compose_plan
 from harness.models.fused.operations import named_operations
-from harness.runner.turns import groups_of
+from harness.runner.groups import groups_of
 from kernels.core import triton_core
 
 of_device = layer.operations_for

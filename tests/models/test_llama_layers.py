@@ -84,7 +84,7 @@ START = """
 import sys
 from harness.backends.local.local import LocalBackend
 from harness.runner.plan.compose import compose_plan
-from harness.runner.turns import groups_of
+from harness.runner.groups import groups_of
 
 (group,) = groups_of(compose_plan(sys.argv[1:]).cells)
 models = LocalBackend.Shared()

@@ -16,8 +16,8 @@ from harness.records.run_status import DONE, read_status
 from harness.runner import supervisor
 from harness.runner.launchers.local import Local
 from harness.runner.launchers.local_run import LocalLauncher
-from harness.runner.places import MAX_STARTS
 from harness.runner.plan.run_plan import Resume
+from harness.runner.supervised_worker import MAX_STARTS
 from harness.runner.supervisor import Supervisor
 from tests.support.supervised_runs import METHODS, Counting, plan_on
 

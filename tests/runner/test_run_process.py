@@ -27,7 +27,7 @@ def test_a_worker_imports_what_its_cells_run_with_once_and_no_more():
     code = (
         "import gc, sys; from harness.runner import worker; from harness.backends.backend import backend_class\n"
         "from harness.config.cell import CellConfig; from harness.config.workload import WorkloadConfig\n"
-        "from harness.config.sections import DecodingConfig; from harness.runner.turns import groups_of\n"
+        "from harness.config.sections import DecodingConfig; from harness.runner.groups import groups_of\n"
         "backend = CellConfig().backend\n"
         "collected = []; gc.callbacks.append(lambda phase, info: collected.append(phase))\n"
         "local = backend_class(backend)\n"

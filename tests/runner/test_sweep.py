@@ -12,10 +12,10 @@ from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.records.files import read_cell
+from harness.runner.groups import comparable_groups
 from harness.runner.plan.run_plan import RunPlan, with_baselines
 from harness.runner.progress import Progress
-from harness.runner.run_cells import run_cells
-from harness.runner.turns import comparable_groups, interleave
+from harness.runner.run_cells import interleave, run_cells
 from kernels.contract import VerificationMethod
 from kernels.verification import Verification
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -12,7 +13,6 @@ from harness.backends.local.engine_of_cell import EngineOfCell
 from harness.backends.local.kernels_ahead import KernelsAhead, kernels_ahead_of
 from harness.backends.local.model_store import ModelStore
 from harness.backends.local.requests import CellRequests
-from harness.backends.local.warm_up import first_steps
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerDrafts, GrammarConfig
 from harness.config.device import resolve_device
@@ -41,6 +41,9 @@ ON_A_CPU = {
     "fused": "backend.fused=true on a CPU: layers run through the plain twins of the fused operations",
 }
 """What stands in for what a GPU has, by the setting that asked for it."""
+
+NUM_WARM_UP_STEPS = 3
+"""That a warm-up on a CPU takes, where later steps run operations that have run already: the prompts, two rounds."""
 
 
 class LocalBackend:
@@ -299,3 +302,24 @@ def _invalid(answer: Answer, drafter: DrafterKind | ImportPath) -> str:
         "drafts that their distribution can have produced, found a row without a distribution (NaN, +inf or all "
         f"forbidden) or an impossible draft; check {own}the weights of target and drafter, and backend.dtype"
     )
+
+
+class _IsWarm(Exception):
+    """Ends a warm-up."""
+
+
+@contextmanager
+def first_steps(on_round: OnRound | None) -> Iterator[OnRound]:
+    """Gives what to call after every round instead of `on_round`, and ends the block after the first steps."""
+    num_ended = 0
+
+    def ended_round() -> None:
+        nonlocal num_ended
+        if on_round is not None:
+            on_round()
+        num_ended += 1
+        if num_ended == NUM_WARM_UP_STEPS:
+            raise _IsWarm
+
+    with suppress(_IsWarm):
+        yield ended_round

@@ -1,11 +1,10 @@
-"""Which cells of a plan run together on which conversations, and whose turn it is; does not know how they run."""
+"""Which cells of a plan run together, and on which conversations; does not know how they run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
 
 from harness.config.backend import BackendConfig, Local
 from harness.config.cell import CellConfig
@@ -36,8 +35,8 @@ class Group:
         return conversations(load_prompts(workload, seed), workload, seed)
 
     @property
-    def num_turns(self) -> int:
-        """Requests of each cell."""
+    def num_requests_per_cell(self) -> int:
+        """One for each turn of the conversations."""
         return sum(len(item.prompt.turns) for item in self.played)
 
 
@@ -67,22 +66,3 @@ def comparable_groups(cells: Sequence[CellConfig]) -> list[list[CellConfig]]:
             host = hosts[unused].get(key_without(cell, *ARMS_DIFFER_IN, *unused), cell)
         groups.setdefault(key_without(host, *ARMS_DIFFER_IN), []).append(cell)
     return list(groups.values())
-
-
-class Turn(NamedTuple):
-    """One cell's turn at one block of conversations."""
-
-    arm: int
-    conversations: Sequence[Conversation]
-    block: int
-    is_last: bool
-
-
-def interleave(num_arms: int, played: Sequence[Conversation], num_blocks: int) -> Iterator[Turn]:
-    """The arms' turns, block by block: forwards in even blocks, backwards in odd ones."""
-    num_blocks = min(num_blocks, len(played))
-    for block in range(num_blocks):
-        part = played[len(played) * block // num_blocks : len(played) * (block + 1) // num_blocks]
-        order = range(num_arms) if block % 2 == 0 else range(num_arms - 1, -1, -1)
-        for arm in order:
-            yield Turn(arm, part, block, block == num_blocks - 1)
