@@ -11,6 +11,8 @@ from harness.checks.certification.engine_steps import REQUESTS_PER_ENGINE_SLOT
 from harness.checks.certification.subject import Features
 from harness.checks.certification.toy_models import (
     ABOVE_ZEROS,
+    BIASED,
+    CANDIDATES,
     CONTROL,
     MASKED,
     MASKED_NARROW_DRAFT,
@@ -144,7 +146,7 @@ class Case:
         parts += ["padded slots"] if self.padded_slots else []
         parts += ["padded rows"] if self.padded_rows else []
         parts += ["stats not kept"] if not self.row_stats and self.cached else []
-        always = (NARROW_DRAFT.name, PEAKED.name, SHARED.name)
+        always = (NARROW_DRAFT.name, PEAKED.name, SHARED.name, BIASED.name, CANDIDATES.name)
         named = self.models.name in always or self.models.allowed is not None or self.is_spread
         parts += [self.models.name] if named else []
         return ", ".join(parts)
@@ -173,7 +175,6 @@ class Case:
             (features.ragged or not self.is_ragged, "ragged batches"),
             (features.padded_slots or not self.padded_slots, "padded slots"),
             (features.padded_rows or not self.padded_rows, "padded target rows"),
-            (not features.whole_rounds or self.row_stats, "statistics of draft rows that it could leave out"),
         )
         return next((f"no {what}" for has, what in needs if not has), None)
 
@@ -226,7 +227,9 @@ def special_cases(dtypes: tuple[str, ...]) -> list[Case]:
         for dtype in dtypes
         if drafts[1] is not GREEDY
     ]
-    cases += [replace(case, models=SHARED) for case in (probabilistic, block)]
+    cases += [replace(case, models=models) for models in (SHARED, BIASED) for case in (probabilistic, block)]
+    coupled = _case(Method.coupled, COUPLED, True)
+    cases += [replace(case, models=CANDIDATES) for case in (probabilistic, block, coupled)]
     cases += [_case(method, SAMPLED, False) for method in (Method.strict, Method.probabilistic, Method.block)]
     cases += [_case(method, COUPLED, False) for method in (Method.strict, Method.coupled)]
     cases += [replace(case, row_stats=False) for case in (probabilistic, block)]

@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.checks.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
 from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.subject import Functions, Subject
-from harness.checks.certification.toy_models import CONTROL, MASKED_CONTROL, SHARED, Profile, ToyModels
+from harness.checks.certification.toy_models import CANDIDATES, CONTROL, MASKED_CONTROL, SHARED, Profile, ToyModels
 from kernels.contract import Draft, Guarantee, Sampling, Streams, Verification, VerificationResult
 from kernels.methods.block import block_odds, log_prefix_ratios
 from kernels.random.streams import Purpose, uniform
@@ -157,6 +157,18 @@ def _verified_by_the_law_of_all_tokens(subject: Subject) -> Subject:
     return altered(subject, verify=verify)
 
 
+def _verified_as_if_all_were_candidates(subject: Subject) -> Subject:
+    """Drafts are drawn among a few candidates, and verified by rows that give every other token as much as the best."""
+
+    def verify(logits: Tensor, draft: Draft, *others: Any) -> VerificationResult:
+        assert draft.logits is not None
+        best = draft.logits.amax(-1, keepdim=True)
+        filled = torch.where(draft.logits == -torch.inf, best, draft.logits)
+        return subject.verify(logits, replace(draft, logits=filled), *others)
+
+    return altered(subject, verify=verify)
+
+
 def _temperature_forgotten(subject: Subject) -> Subject:
     """Sampled requests that nothing is cut from are drawn and verified at temperature 1."""
 
@@ -217,6 +229,11 @@ def controls() -> list[Control]:
             "probabilistic, drafts among shared tokens verified by the law of all tokens",
             replace(probabilistic, models=SHARED),
             _verified_by_the_law_of_all_tokens,
+        ),
+        Control(
+            "probabilistic, drafts among candidates verified as if all tokens were some",
+            replace(probabilistic, models=CANDIDATES),
+            _verified_as_if_all_were_candidates,
         ),
         Control(
             "probabilistic, temperature forgotten where nothing is cut",

@@ -11,13 +11,18 @@ Shapes: C states, V the target's vocabulary, V_draft the drafter's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.drafters.shared_rows import SharedRows
+from harness.models.block_rows import BlockRows
+from harness.models.candidate_rows import CandidateSelector, SelectorRows
+from harness.models.markov_rows import MarkovHead, MarkovRows
 from harness.models.shared_tokens import SharedTokens
 
 
@@ -176,6 +181,36 @@ def shared_models(name: str, target_ids: tuple[int, ...], draft_ids: tuple[int, 
     return replace(whole, draft_logits=restricted, draft_to_target=shared.target_ids)
 
 
+def block_models(name: str, make: Callable[[Tensor, Tensor], BlockRows], parameters: nn.Module) -> ToyModels:
+    """A pair whose drafter makes its rows as a head of blocks does, by the object that the engine uses.
+
+    Args:
+        name: for tables.
+        make: from logits [C, 1, V] and states [C, 1, H = 3] of places; the state of a row is the token before it.
+        parameters: those of `make`, which are drawn.
+    """
+    whole, generator = random_models(name, vocab_size=6, order=1, num_tokens=3, seed=25), torch.Generator()
+    generator.manual_seed(26)
+    with torch.no_grad():
+        for parameter in parameters.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        hidden = torch.randn(6, 1, 3, generator=generator)
+        rows = make(whole.draft_logits.unsqueeze(1), hidden).row(0, torch.arange(6), None)
+    return replace(whole, draft_logits=rows.clone())
+
+
+def biased_models() -> ToyModels:
+    """Drafts with the bias of a DSpark head's gated Markov head."""
+    head = MarkovHead("gated", rank=2, hidden_size=3, vocab_size=6, draft_vocab_size=6)
+    return block_models("bias of the token before", partial(MarkovRows, head=head), head)
+
+
+def candidate_models() -> ToyModels:
+    """Drafts among the three candidates of a DFlash2 head's selector, of six tokens."""
+    selector = CandidateSelector(top_k=3, rank=2, hidden_size=3, vocab_size=6, draft_vocab_size=6)
+    return block_models("candidates", partial(SelectorRows, selector=selector), selector)
+
+
 PLAIN = random_models("plain", vocab_size=4, order=2, num_tokens=4, seed=3)
 """Both look at the last two tokens."""
 WIDE = random_models("wide", vocab_size=8, order=1, num_tokens=3, seed=5)
@@ -184,6 +219,8 @@ NARROW_DRAFT = random_models("narrow draft", vocab_size=6, order=1, num_tokens=3
 """The drafter knows four of six tokens, in another order."""
 SHARED = shared_models("shared tokens", target_ids=(1, 2, 4, 5), draft_ids=(6, 0, 3, 2), num_draft_ids=7)
 """The drafter has seven tokens of its own, four of which are among the target's six."""
+BIASED, CANDIDATES = biased_models(), candidate_models()
+"""Draft rows as DSpark and DFlash2 heads make them; of the second each has three tokens with mass."""
 CONTROL = random_models("control", vocab_size=3, order=1, num_tokens=3, seed=21, draft_noise=1.0, sharpness=1.0)
 """Few sequences and much rejection: deviations stand out."""
 STEPS = replace(CONTROL, name="control of four tokens", num_tokens=4)
