@@ -34,6 +34,8 @@ class DrafterKind(Member):
     mtp = "mtp", "harness.drafters.mtp:Mtp"
     peagle = "peagle", "harness.drafters.peagle:PEagle"
     dflash = "dflash", "harness.drafters.dflash:DFlash"
+    dspark = "dspark", "harness.drafters.dspark:DSpark"
+    dflash2 = "dflash2", "harness.drafters.dflash2:DFlash2"
     medusa = "medusa", "harness.drafters.medusa:Medusa"
     draft_model = "draft_model", "harness.drafters.draft_model:DraftModel"
     ngram = "ngram", "harness.drafters.ngram:Ngram"

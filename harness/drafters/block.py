@@ -1,9 +1,10 @@
-"""A block drafter: one forward of a DFlash head fills a block of masked places, which gives all draft rows.
+"""A block drafter: one forward of a head fills a block of masked places, which give the draft rows.
 
 `extend` writes the keys and values of the tokens that the target has read, whose states the head projects. `propose`
 reads the last token, which the target has not read, and the masked places behind it, all in one forward before the
 first draft token is drawn: K of them, or K - 1 of a head whose first place drafts too. They lie in the cache as the
-nodes of a tree do that all see each other; the next `extend` and `propose` overwrite them.
+nodes of a tree do that all see each other; the next `extend` and `propose` overwrite them. The rows of DFlash depend on
+no draft token; those of DSpark and DFlash2 on the one before, and are made one after the other.
 
 Shapes: B rows, K draft tokens.
 """
@@ -25,7 +26,7 @@ from kernels.contract import Draft, DraftSampling
 
 
 class BlockDrafter(NetworkDrafter):
-    """Drafts with a DFlash head, and owns its key-value cache and the persistent draft-logit cache.
+    """Drafts with a head that fills blocks, and owns its key-value cache and the persistent draft-logit cache.
 
     Raises ValueError where K is more than the head was trained to draft.
     """
@@ -36,7 +37,7 @@ class BlockDrafter(NetworkDrafter):
         most = head.config.most_drafts
         if shape.num_speculative_tokens > most:
             raise ValueError(
-                f"drafting.num_speculative_tokens: expected at most {most} with a DFlash head that was trained on "
+                f"drafting.num_speculative_tokens: expected at most {most} with a {head.name} head that was trained on "
                 f"blocks of {head.config.block_size}, found {shape.num_speculative_tokens}"
             )
         self.head = head
@@ -71,10 +72,12 @@ class BlockDrafter(NetworkDrafter):
         tree = TreePlaces(starts, places, places.new_ones(len(places), len(places), dtype=torch.bool))
         view = self._cache.view(batch.rows, tree.absolute, batch.length + num_masks, tree)
         hidden = self.head.fill_block(torch.cat((last, masks), dim=1), tree.absolute, view)
-        logits = self.head.logits(hidden[:, -num_tokens:].contiguous())
+        rows, token_ids = self.head.rows(hidden[:, -num_tokens:].contiguous()), last.squeeze(1)
         drafted = []
         for step in range(num_tokens):
-            drafted.append(self._logits.draw(logits[:, step], batch, step))
+            logits = rows.row(step, token_ids, self._logits.place(batch, step))
+            token_ids = self._logits.draw(logits, batch, step)
+            drafted.append(token_ids)
             if self._logits.has_ended(batch, step):
                 break
         return self._logits.draft(drafted, batch)
@@ -84,13 +87,14 @@ class BlockDrafter(NetworkDrafter):
         return ()
 
     def cost(self, num_slots: int, num_speculative_tokens: int, length: int) -> DrafterCost:
-        """One pass over the block of each slot, one product with the output matrix; then the keys and values of K + 1
-        tokens."""
+        """One pass over the block of each slot, one product with the output matrix, what the rows take beside it; then
+        the keys and values of K + 1 tokens."""
         head, num_tokens = self.head.cost, num_speculative_tokens
         return DrafterCost(
             draft=total(
                 head.passes(num_slots, [self.head.config.num_places(num_tokens)], length, sees_all=True),
                 head.logits(1, num_tokens * num_slots),
+                self.head.rows_cost(num_slots, num_tokens),
                 self._logits.cost(num_slots),
             ),
             extend=self.head.context_cost(num_slots * (num_tokens + 1)),

@@ -15,8 +15,10 @@ from harness.config.models import AS_FILED, HeadChoices, TargetConfig, Weights
 from harness.models.accounting import Accepted, head_account, model_account, mtp_account
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.checkpoint import CheckpointError, named, stored_tensors
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
+from harness.models.head_fits import windows_told
 from harness.models.shape import told_of_shape
 from harness.models.shared_tokens import shared_tokens
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
@@ -49,8 +51,10 @@ def assumed_of_head(
         )
     if kind in _READ_LAYERS:
         found += aux_layers_of(kind, fields, num_layers, choices.aux_layers or None).assumed
-    if kind == DrafterKind.dflash.value:
-        found += anchor_of(fields, choices.anchor).assumed
+    if kind in BLOCK_HEADS:
+        found += anchor_of(fields, choices.anchor, kind).assumed
+    if kind == DrafterKind.dflash2.value:
+        found += windows_told(fields)
     return tuple(found)
 
 

@@ -10,10 +10,10 @@ place and the ids tell apart:
         that begin with 1                              whose output counts  SpecForge, ModelOpt, SGLang
         others                                         whose input counts   SGLang (not ModelOpt)
     target_layer_ids (DeepSpec)                        whose output counts  DeepSpec, vLLM
-    aux_hidden_state_layer_ids (DFlash)                whose input counts   speculators, vLLM
+    aux_hidden_state_layer_ids (heads of blocks)       whose input counts   speculators, vLLM
     dflash_config.target_layer_ids                     whose output counts  z-lab, ModelOpt, vLLM, SGLang
     none, EAGLE-3 and P-EAGLE                          (2, n // 2, n - 3)   all, of a target of n layers
-    none, DFlash of the layout with dflash_config      evenly spread        z-lab, SGLang
+    none, heads of blocks with dflash_config           evenly spread        z-lab, SGLang
 
 Where readers disagree, or nothing is said, a sentence of the report tells what was taken. Sources: vLLM
 get_eagle3_aux_layers_from_config and SGLang set_eagle3_layers_to_capture (pull request 25454), 2026.
@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from harness.models.checkpoint_kind import BLOCK_HEADS
 
 EAGLE3 = "eagle_aux_hidden_state_layer_ids"
 NESTED = "eagle_config"
@@ -58,7 +60,7 @@ def aux_layers_of(
     """The layers that a head reads.
 
     Args:
-        kind: of the drafter: eagle3, peagle or dflash.
+        kind: of the drafter: eagle3, peagle, dflash, dspark or dflash2.
         fields: of its config.json.
         num_layers: of the target.
         given: the user's, which count in place of the file's.
@@ -90,8 +92,8 @@ def aux_layers_of(
 
 def checked_layers(kind: str, layers: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
     """The layers; raises ValueError where a target of so many has none of these, or one is named twice."""
-    # of DFlash none takes the state after the last layer
-    last = num_layers - (kind == "dflash")
+    # of heads that fill blocks none takes the state after the last layer
+    last = num_layers - (kind in BLOCK_HEADS)
     if len(set(layers)) != len(layers) or not all(0 <= index <= last for index in layers):
         raise ValueError(
             f"expected different layers from 0 to {last}, of a target of {num_layers}, whose entering states are read, "
@@ -107,7 +109,7 @@ def default_aux_layers(num_layers: int) -> tuple[int, ...]:
 
 def _stated(kind: str, fields: Mapping[str, Any]) -> list[_Stated]:
     places = [(DEEPSPEC, fields.get(DEEPSPEC), True)]
-    if kind == "dflash":
+    if kind in BLOCK_HEADS:
         nested = fields.get(DFLASH_NESTED)
         places.append((DFLASH, fields.get(DFLASH), False))
         places.append((f"{DFLASH_NESTED}.{DEEPSPEC}", _of(nested, DEEPSPEC), True))
@@ -150,7 +152,7 @@ def _doubt(stated: _Stated, num_layers: int) -> tuple[str, ...]:
 
 
 def _default(kind: str, fields: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    if kind != "dflash":
+    if kind not in BLOCK_HEADS:
         return default_aux_layers(num_layers)
     number = fields.get("num_hidden_layers")
     if DFLASH_NESTED not in fields or type(number) is not int or number < 1:

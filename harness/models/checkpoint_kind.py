@@ -9,7 +9,9 @@ from harness.models.safetensors_header import StoredTensor
 
 LANGUAGE_MODEL = "draft_model"
 """What runs alone: a target, or a draft model."""
-HEADS = ("eagle", "eagle3", "peagle", "dflash")
+BLOCK_HEADS = ("dflash", "dspark", "dflash2")
+"""Heads that fill a block of masked places."""
+HEADS = ("eagle", "eagle3", "peagle", *BLOCK_HEADS)
 """Heads with a folder of their own; an MTP layer lies in its target's."""
 NAMES = {
     LANGUAGE_MODEL: "a language model",
@@ -17,6 +19,8 @@ NAMES = {
     "eagle3": "an EAGLE-3 head",
     "peagle": "a P-EAGLE head",
     "dflash": "a DFlash head",
+    "dspark": "a DSpark head",
+    "dflash2": "a DFlash2 head",
     "medusa": "a Medusa head",
 }
 """Kinds of drafter, as settings call them -> in words."""
@@ -32,8 +36,8 @@ def kind_of(fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> s
     stated = fields.get("speculators_model_type")
     if stated is not None:
         return stated if stated in HEADS else None
-    if "dflash_config" in fields:
-        return "dflash"
+    if "dflash_config" in fields or _is_of_deepspec(fields):
+        return _kind_of_block(fields, tensors)
     if fields.get("medusa_num_heads") or fields.get("model_type") == "medusa":
         return "medusa"
     if any(name.startswith(("model.layers.", "model.embed_tokens.")) for name in tensors):
@@ -47,4 +51,23 @@ def _kind_of_head(tensors: Mapping[str, StoredTensor]) -> str:
     if any(name.startswith("midlayer.") for name in tensors) or "layers.0.hidden_norm.weight" in tensors:
         return "eagle3"
     # of the context, outside its layers
-    return "dflash" if "hidden_norm.weight" in tensors else "eagle"
+    return _kind_of_block({}, tensors) if "hidden_norm.weight" in tensors else "eagle"
+
+
+def _is_of_deepspec(fields: Mapping[str, Any]) -> bool:
+    """Whether the fields of a block stand beside those of its layers, as DeepSpec writes them."""
+    return "block_size" in fields and "mask_token_id" in fields and "target_layer_ids" in fields
+
+
+def _kind_of_block(fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str:
+    nested = fields.get("dflash_config")
+    own = {**fields, **nested} if isinstance(nested, Mapping) else fields
+    named = fields.get("architectures")
+    names = " ".join(map(str, named)).lower() if isinstance(named, list) else ""
+    for kind, field, prefix in (
+        ("dspark", "markov_rank", "markov_head."),
+        ("dflash2", "selector_rank", "candidate_sel"),
+    ):
+        if own.get(field) or kind in names or any(name.startswith(prefix) for name in tensors):
+            return kind
+    return "dflash"

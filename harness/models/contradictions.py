@@ -18,7 +18,13 @@ SAME = (
     ("rope_type", "type"),
     ("n_routed_experts", "num_local_experts"),
     ("norm_before_fc", "eagle_config.norm_before_fc"),
-    ("block_size", "dflash_config.block_size"),
+    *(
+        (name, f"dflash_config.{name}")
+        for name in (
+            *("block_size", "mask_token_id", "is_causal", "markov_rank", "markov_head_type"),
+            *("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
+        )
+    ),
     ("speculators_model_type", "speculators_config.algorithm"),
 )
 """Fields of one meaning, of an object or of an object in it."""

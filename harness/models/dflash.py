@@ -23,19 +23,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
-from harness.models.checkpoint import Checkpoint, CheckpointError, checkpoint_folder, read_fields
+from harness.models.block_rows import BlockRows
+from harness.models.checkpoint import Checkpoint, CheckpointError, StoredRows, checkpoint_folder, read_fields
 from harness.models.cost import Cost, ModelCost
 from harness.models.decoder_layer import View, layer_types, with_slots
 from harness.models.dflash_config import DFlashConfig
 from harness.models.draft_vocabulary import is_in_order, read_vocabulary, register_vocabulary
 from harness.models.fused import layer as fused
 from harness.models.head import Head
+from harness.models.head_fits import NAMES
 from harness.models.layer_forward import is_fused, linear, norm, run_layers
 from harness.models.llama_layers import turned
 from harness.models.meta import on_meta
@@ -52,6 +55,7 @@ class DFlashHead(Head):
     """
 
     config: DFlashConfig
+    config_class: ClassVar[type[DFlashConfig]] = DFlashConfig
 
     def __init__(self, config: DFlashConfig, target: TargetModel, *, draft_token_ids: Tensor | None = None) -> None:
         super().__init__(config.layer, target)
@@ -60,7 +64,7 @@ class DFlashHead(Head):
         self.aux_layers = config.aux_layers
         self.assumptions = config.assumptions
         layer, hidden_size = config.layer, config.layer.hidden_size
-        types = layer_types(layer, "DFlash head")
+        types = layer_types(layer, f"{self.name} head")
         self.layers = nn.ModuleList(types.layer(with_slots(layer), index) for index in range(layer.num_hidden_layers))
         self.fc = nn.Linear(len(config.aux_layers) * hidden_size, hidden_size, bias=False)
         self.hidden_norm = types.norm(hidden_size, eps=layer.rms_norm_eps)
@@ -70,7 +74,12 @@ class DFlashHead(Head):
         self.to(device=target.device, dtype=target.dtype)
         self.rotary = types.rotary(layer).to(target.device)
         if draft_token_ids is not None:
-            register_vocabulary(self, "DFlash", config.draft_vocab_size, draft_token_ids)
+            register_vocabulary(self, self.name, config.draft_vocab_size, draft_token_ids)
+
+    @property
+    def name(self) -> str:
+        """Of its kind, in errors."""
+        return NAMES[self.config.kind]
 
     @property
     def vocab_size(self) -> int:
@@ -129,6 +138,26 @@ class DFlashHead(Head):
         """
         return run_layers(self.decoder_layers, self.norm, self.rotary, self.embed(token_ids), positions, view).normed
 
+    def rows(self, hidden: Tensor) -> BlockRows:
+        """The draft rows of blocks, from what `fill_block` gave of the places that draft, [B, K, H] without gaps."""
+        return BlockRows(self.logits(hidden))
+
+    def rows_cost(self, num_slots: int, num_tokens: int) -> Cost:
+        """What so many rows of each slot cost beside their product with the output matrix."""
+        return Cost()
+
+    @classmethod
+    def read_rows(cls, checkpoint: Checkpoint, num_rows: int, target: TargetModel, drafted: StoredRows) -> None:
+        """Let the tables over tokens that a kind has in its file be those of a target.
+
+        Args:
+            num_rows: of the vocabulary that the file was made for.
+            drafted: the rows of the tokens that the head drafts.
+        """
+
+
+AnyBlockHead = TypeVar("AnyBlockHead", bound=DFlashHead)
+
 
 def load_dflash(
     path: str | Path,
@@ -139,12 +168,24 @@ def load_dflash(
     choices: HeadChoices = AS_FILED,
 ) -> DFlashHead:
     """Load a frozen DFlash head for a target. Raises ValueError as load_target does."""
+    return load_block_head(DFlashHead, path, target, revision, accepted, choices)
+
+
+def load_block_head(
+    kind: type[AnyBlockHead],
+    path: str | Path,
+    target: TargetModel,
+    revision: str | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> AnyBlockHead:
+    """Load a frozen head of a kind that fills blocks, for a target. Raises ValueError as load_target does."""
     folder = checkpoint_folder(path, revision)
     source = folder / CONFIG
     fields = read_fields(source)
     with Checkpoint(folder) as checkpoint:
-        account = head_account("dflash", folder, fields, accepted, checkpoint.names)
-        config = DFlashConfig.from_dict(account.fields, target, source, choices)
+        account = head_account(kind.config_class.kind, folder, fields, accepted, checkpoint.names)
+        config = kind.config_class.from_dict(account.fields, target, source, choices)
         settled, num_rows = account.settled(), config.layer.vocab_size
         assumed = check_head_vocabulary(num_rows, folder, target, source)
         vocabulary = read_vocabulary(checkpoint, config.draft_vocab_size, num_rows, target)
@@ -159,8 +200,9 @@ def load_dflash(
             raise CheckpointError(
                 f"{folder}: expected {OUTPUT} for its own {config.draft_vocab_size} draft tokens, found none"
             )
+        kind.read_rows(checkpoint, num_rows, target, vocabulary.rows)
         with on_meta(target.device):
-            head = DFlashHead(config.of_vocabulary(target.vocab_size, size), target, draft_token_ids=ids)
+            head = kind(config.of_vocabulary(target.vocab_size, size), target, draft_token_ids=ids)
         head.fill(checkpoint)
         what = f"that of target {target.name}, which the head is run with"
         check_copy(checkpoint, "embed_tokens.weight", target.embed_weight, what, num_rows)

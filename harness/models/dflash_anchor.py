@@ -1,4 +1,4 @@
-"""What the first place of a DFlash block predicts, from what config.json says. JSON only.
+"""What the first place of a block predicts, of DFlash heads and their like, from what config.json says. JSON only.
 
 The first place holds the last token that is known, the anchor. In the original layout and in that of speculators it
 predicts nothing, and masked places give the draft tokens (1 + N); heads trained by DeepSpec draft from it on, so that
@@ -9,9 +9,11 @@ each place predicts the token after its own. Read the other way, every draft is 
     dflash_config without them, of an architecture
         named ...DFlashDraftModel (z-lab, SpecForge, ModelOpt, AngelSlim)     masked places
     any other file without them                                  refused until drafter.anchor is given
+    DSpark without them                                          the first draft token: its definition
+    DFlash2                                                      masked places; a file that says otherwise is refused
 
-Sources: z-lab/dflash model.py; speculators DFlashSpeculatorConfig; DeepSpec dspark/evaluator.py; the fields' names in
-SGLang pull request 40203, 2026.
+Sources: z-lab/dflash model.py; speculators DFlashSpeculatorConfig; DeepSpec dspark/evaluator.py;
+SpecForge OnlineDSparkModel; speculators DFlash2DraftModel; the fields' names in SGLang pull request 40203, 2026.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ class StatedAnchor(NamedTuple):
     """What was taken for granted, one sentence each."""
 
 
-def anchor_of(fields: Mapping[str, Any], given: Anchor | None = None) -> StatedAnchor:
+def anchor_of(fields: Mapping[str, Any], given: Anchor | None = None, kind: str = "dflash") -> StatedAnchor:
     """Where the drafts of a head begin.
 
     Args:
         fields: of its config.json.
         given: by the user, which counts in place of what the file says.
+        kind: of the drafter: dflash, dspark or dflash2.
 
     Raises:
         ValueError: the file contradicts itself, or may mean either.
@@ -55,8 +58,15 @@ def anchor_of(fields: Mapping[str, Any], given: Anchor | None = None) -> StatedA
         raise ValueError(
             f"expected one layout of its blocks, found {' and '.join(found)}; say which by drafter.anchor=mask or first"
         )
+    if kind == "dflash2":
+        for name, value in stated.items():
+            if value:
+                raise ValueError(f"expected a DFlash2 head whose drafts begin behind the anchor, found {name} true")
+        return StatedAnchor(Anchor.mask, ())
     if stated:
         return StatedAnchor(_meant(next(iter(stated.values()))), ())
+    if kind == "dspark":
+        return StatedAnchor(Anchor.first, ())
     if SPECULATORS in fields or _is_original(fields):
         told = "its file does not say where in a block its drafts begin, and drafter.anchor=mask is taken"
         return StatedAnchor(Anchor.mask, (told,))

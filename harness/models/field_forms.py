@@ -84,7 +84,7 @@ FORMS: Mapping[str, Form] = {
             *("attention_bias", "mlp_bias", "norm_topk_prob", "rope_interleave", "tie_word_embeddings", "use_cache"),
             # of heads
             *("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "use_aux_hidden_state", "bias"),
-            *("parallel_drafting", "sample_from_anchor", "query_zero_predicts_next"),
+            *("parallel_drafting", "sample_from_anchor", "query_zero_predicts_next", "sliding_window_non_causal"),
             # of YaRN
             "truncate",
             # of tokenizers

@@ -32,8 +32,8 @@ class Known:
     """(value, all fields beside it) -> whether what it asks for is what is computed; None: whatever its value."""
     is_told: bool = False
     """Whether the record says that it is not done."""
-    remedy: str | None = None
-    """What to do about a value that is not computed; None where the user can vouch for it."""
+    remedy: str | Callable[[Any], str] | None = None
+    """What to do about a value that is not computed, by the value; None where the user can vouch for it."""
     layout: Callable[[Fields], Layout] | None = None
     """Of an object: the table of its own fields, by its fields."""
 

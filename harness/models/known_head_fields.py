@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from harness.models.checkpoint_kind import HEADS
+from harness.models.checkpoint_kind import BLOCK_HEADS, HEADS
 from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.known_fields import (
     LAYERS,
@@ -18,17 +19,19 @@ from harness.models.known_fields import (
     nested,
     only,
     used,
+    where,
 )
 
 NOT_RUN = "this version does not run heads of that kind"
 
 
-REMEDIES = {"Medusa": "run it with drafter=medusa"}
+DRAFTERS = {"DSpark": "dspark", "DFlash2": "dflash2", "Medusa": "medusa"}
+"""Kinds of OTHER_KINDS that run -> their drafters."""
 
 
 def remedy_of(kind: str) -> str:
     """What to do with a head of a kind of OTHER_KINDS."""
-    return REMEDIES.get(kind, NOT_RUN)
+    return f"run it with drafter={DRAFTERS[kind]}" if kind in DRAFTERS else NOT_RUN
 
 
 def _of_another_kind(kind: str, *names: str) -> dict[str, Known]:
@@ -39,28 +42,37 @@ def _of_another_kind(kind: str, *names: str) -> dict[str, Known]:
 
 OTHER_KINDS = {
     "DSpark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov",
-               "confidence_head_alpha", "dspark_markov_rank", "dspark_noise_token_id"),
+               "confidence_head_alpha"),
+    # among the MTP layers of its target
+    "DeepSeek-V4 DSpark": ("dspark_markov_rank", "dspark_noise_token_id"),
     "DFlash2": ("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
     "Domino": ("gru_hidden_dim", "pure_draft_prefix_len", "emb_dim"),
     "Medusa": ("medusa_num_heads", "medusa_num_layers"),
 }  # fmt: skip
-"""Kinds of head without a layer -> fields that only their files have; those without a remedy do not run."""
+"""Kinds of head -> fields that only their files have."""
 _FIELDS_OF_OTHER_KINDS = {
     name: known for kind, names in OTHER_KINDS.items() for name, known in _of_another_kind(kind, *names).items()
 }
 
 
 def other_kind(text: Any) -> str | None:
-    """The kind that does not run which a name of a class or of a method contains; None without one."""
+    """The kind of OTHER_KINDS which a name of a class or of a method contains; None without one."""
     return next((kind for kind in OTHER_KINDS if isinstance(text, str) and kind.lower() in text.lower()), None)
 
 
-def _is_no_other_kind(value: Any, fields: Fields) -> bool:
-    return not any(other_kind(text) for text in (value if isinstance(value, list) else [value]))
+def _is_no_other_kind(value: Any, fields: Fields, own: str | None = None) -> bool:
+    return not any(other_kind(text) not in (None, own) for text in (value if isinstance(value, list) else [value]))
 
 
-def _stated_kind(*names: str) -> dict[str, Known]:
-    return dict.fromkeys(names, Known("which names another kind of head", _is_no_other_kind, remedy=NOT_RUN))
+def _stated_kind(*names: str, own: str | None = None) -> dict[str, Known]:
+    """Fields that name the kind of a head; `own` is the one of OTHER_KINDS that they may name."""
+    is_own = partial(_is_no_other_kind, own=own)
+    return dict.fromkeys(names, Known("which names another kind of head", is_own, remedy=_remedy_of_name))
+
+
+def _remedy_of_name(value: Any) -> str:
+    kinds = [other_kind(text) for text in (value if isinstance(value, list) else [value])]
+    return next((remedy_of(kind) for kind in kinds if kind is not None), NOT_RUN)
 
 
 _OF_ANY_HEAD = {
@@ -152,13 +164,56 @@ _DFLASH = {
 }
 
 
-def _dflash_layout(fields: Fields) -> Layout:
+_OF_BLOCKS: Mapping[str, Layout] = {
+    "dflash": {},
+    "dspark": {
+        **used("markov_rank", "markov_head_type"),
+        **ignored(
+            "tells how many drafts are worth verifying, not which are drafted: see drafting.min_confidence",
+            *("enable_confidence_head", "confidence_head_with_markov", "confidence_head_alpha"),
+        ),
+        **_stated_kind("architectures", "projector_type", own="DSpark"),
+    },
+    "dflash2": {
+        **used("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
+        **_stated_kind("architectures", "projector_type", own="DFlash2"),
+    },
+}
+"""Kind of a head that fills blocks -> what it has beside DFlash heads, in dflash_config or beside it."""
+
+
+def _has_known_windows(types: Any, fields: Fields) -> bool:
+    return isinstance(types, list) and {*types} <= {"full_attention", "sliding_attention"}
+
+
+_WINDOWS = {
+    **where(_has_known_windows, "what the layers attend to", "layer_types"),
+    **ignored("the window of those layers that layer_types name", "sliding_window"),
+    **where(lambda value, fields: not value or bool(fields.get("layer_types")), "what the layers attend to",
+            "use_sliding_window"),
+}  # fmt: skip
+"""Of the layers of a DFlash2 head, which may attend through windows."""
+
+
+def _block_layout(kind: str, fields: Fields) -> Layout:
+    of_kind, of_layers = _OF_BLOCKS[kind], _WINDOWS if kind == "dflash2" else {}
     if "dflash_config" not in fields and "transformer_layer_config" in fields:
         own = used("aux_hidden_state_layer_ids", "mask_token_id")
         windows = ignored("only in layers with windows, which are not run", "sliding_window_non_causal")
-        return {**_SPECULATORS, **_DFLASH, **own, **windows}
-    inner = nested(lambda fields: _NESTED_DFLASH, "dflash_config")
-    return {**_layers_of_head(fields), **_DFLASH, **inner, **_SPECULATORS_KIND, **used("num_target_layers")}
+        if kind == "dflash2":
+            windows = ignored("the loader asks for it beside windows", "sliding_window_non_causal")
+        layers = nested(lambda fields: {**_layers_of_head(fields), **of_layers}, "transformer_layer_config")
+        algorithm = nested(lambda fields: {**_PROPOSAL, **_only_algorithm(kind)}, "speculators_config")
+        return {**_SPECULATORS, **_DFLASH, **own, **windows, **of_kind, **layers, **algorithm}
+    inner = nested(lambda fields: {**_NESTED_DFLASH, **of_kind}, "dflash_config")
+    beside = used("num_target_layers", *(("mask_token_id", "target_layer_ids") if kind == "dspark" else ()))
+    layers = {**_layers_of_head(fields), **of_layers}
+    return {**layers, **_DFLASH, **of_kind, **inner, **_SPECULATORS_KIND, **beside}
+
+
+def _only_algorithm(kind: str) -> Layout:
+    own = {drafter: name for name, drafter in DRAFTERS.items()}
+    return _stated_kind("algorithm", own=own.get(kind))
 
 
 _MEDUSA = {
@@ -179,7 +234,7 @@ HEAD_LAYOUTS: Mapping[str, Callable[[Fields], Layout]] = {
     "eagle": lambda fields: {**_layers_of_head(fields), **used("bias")},
     "eagle3": lambda fields: _eagle3_layout(fields, {}),
     "peagle": lambda fields: _eagle3_layout(fields, _PEAGLE),
-    "dflash": _dflash_layout,
+    **{kind: partial(_block_layout, kind) for kind in BLOCK_HEADS},
     "medusa": lambda fields: _MEDUSA,
 }
 """Kind of drafter -> the table for its config.json, which may be of either layout."""

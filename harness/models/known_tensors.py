@@ -34,10 +34,11 @@ HARMLESS: Mapping[str, tuple[_Pattern, ...]] = {
     "any": (_Pattern(r"(.+\.)?rotary_emb\.inv_freq", "computed from config.json"),),
     "speculators": (_Pattern(r"verifier_(norm|lm_head)\..+", "the target's own, for training"),),
     "eagle": (_Pattern(r"lm_head\.weight", "the target's: the loader compares it"),),
+    "dspark": (_Pattern(r"confidence_head\..+", "how many drafts are worth verifying, not which are drafted"),),
     "tied": (_Pattern(r"lm_head\.weight", "the embedding, with which it is tied: the loader compares it"),),
 }
-"""Tensors that nothing has to read, with the reason: of any file, of heads, of EAGLE heads, of models whose output is
-tied to their embedding. So are MTP layers, which drafter=mtp reads, in the files of a target."""
+"""Tensors that nothing has to read, with the reason: of any file, of heads, of EAGLE and DSpark heads, of models whose
+output is tied to their embedding. So are MTP layers, which drafter=mtp reads, in the files of a target."""
 
 OTHER_LAYOUTS = ("consolidated*.safetensors",)
 """Files beside the weights that hold the same weights in another layout, that of Mistral's own programs."""
@@ -128,7 +129,7 @@ def head_tensors(kind: str, names: Collection[str], fields: Fields) -> Tensors:
     read = {*shapes, *(_HEAD_OR_SHARED if kind != "eagle" else _HEAD_OR_SHARED[:1])}
     if kind == "peagle":
         read.add("mask_hidden")
-    kinds = ("any", "speculators", "eagle") if kind == "eagle" else ("any", "speculators")
+    kinds = ("any", "speculators", *([kind] if kind in HARMLESS else []))
     # where shapes do not follow from the file, the loader knows what it leaves over
     return _sorted_out(names, lambda name: not shapes or name in read, kinds)
 

@@ -1,12 +1,15 @@
 """Draft heads with random weights, for any target: of the sizes that the public heads have, or of a given config.json.
 
 EAGLE and EAGLE-3 heads are one Llama layer of the target's widths, as the public ones are for Llama and Qwen3 alike;
-P-EAGLE heads are four, as those of amazon/gpt-oss-20b-p-eagle and the default of speculators. DFlash heads are five
-layers of Qwen3 with blocks of 16, as z-lab/Qwen3-8B-DFlash-b16.
+P-EAGLE heads are four, as those of amazon/gpt-oss-20b-p-eagle and the default of speculators. Heads that fill blocks
+are five layers of Qwen3: DFlash with blocks of 16, as z-lab/Qwen3-8B-DFlash-b16; DSpark with blocks of 7 and a vanilla
+Markov head of rank 256, as deepseek-ai/dspark_qwen3_8b_block7; DFlash2 with blocks of 8, as
+z-lab/Qwen3.8-27B-DFlash2.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,13 +20,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from harness.config.models import AS_FILED, Anchor, HeadChoices
+from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import read_fields
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields
-from harness.models.dflash import DFlashHead
+from harness.models.dflash import AnyBlockHead, DFlashHead
+from harness.models.dflash2 import DFlash2Head
 from harness.models.dflash_config import DFlashConfig
+from harness.models.dspark import DSparkHead
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Head
 from harness.models.eagle3_config import Eagle3Config
@@ -40,7 +45,9 @@ DRAFT_VOCAB_SIZE = 32_000
 """Of the public EAGLE-3 heads; a smaller vocabulary is taken whole."""
 NUM_PEAGLE_LAYERS = 4
 NUM_DFLASH_LAYERS = 5
-DFLASH_BLOCK_SIZE = 16
+BLOCK_SIZES = {"dflash": 16, "dspark": 7, "dflash2": 8}
+MARKOV_RANK = 256
+CONV_GROUP_SIZE, SELECTOR_TOP_K = 16, 16
 NUM_MEDUSA_HEADS = 5
 SEED = "drafter"
 
@@ -113,22 +120,62 @@ def random_dflash(
     The layers that make its context are spread evenly between the second and the last but three, as in the original
     code. folder, choices: as for `random_eagle3`. Raises ValueError as `random_eagle` does.
     """
+    return _random_block(DFlashHead, target, folder, accepted, choices, {})
+
+
+def random_dspark(
+    target: TargetModel,
+    folder: Path | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> DSparkHead:
+    """A DSpark head like `random_dflash`'s; arguments and errors as there."""
+    return _random_block(DSparkHead, target, folder, accepted, choices, {"markov_rank": MARKOV_RANK})
+
+
+def random_dflash2(
+    target: TargetModel,
+    folder: Path | None = None,
+    accepted: Accepted = OF_DRAFTER,
+    choices: HeadChoices = AS_FILED,
+) -> DFlash2Head:
+    """A DFlash2 head like `random_dflash`'s, whose convolutions change nothing; arguments and errors as there."""
+    group_size = math.gcd(CONV_GROUP_SIZE, target.hidden_size)
+    own = {"conv_group_size": group_size, "selector_top_k": min(SELECTOR_TOP_K, target.vocab_size)}
+    head = _random_block(DFlash2Head, target, folder, accepted, choices, own)
+    with torch.no_grad():
+        for layer in head.decoder_layers:
+            layer.attention_conv.make_identity()
+            layer.mlp_conv.make_identity()
+    return head
+
+
+def _random_block(
+    kind: type[AnyBlockHead],
+    target: TargetModel,
+    folder: Path | None,
+    accepted: Accepted,
+    choices: HeadChoices,
+    own: dict[str, Any],
+) -> AnyBlockHead:
+    """A head of a kind that fills blocks; `own` are fields of its configuration where no folder says them."""
     assumed: tuple[str, ...] = ()
     if folder is None:
-        config = DFlashConfig.for_target(
+        config = kind.config_class.for_target(
             target,
             aux_layers=choices.aux_layers or spread_layers(NUM_DFLASH_LAYERS, target.num_layers),
-            block_size=DFLASH_BLOCK_SIZE,
+            block_size=BLOCK_SIZES[kind.config_class.kind],
             mask_token_id=target.vocab_size - 1,
+            own=own,
             num_hidden_layers=NUM_DFLASH_LAYERS,
         )
-        config = replace(config, anchor=choices.anchor or Anchor.mask)
+        config = config if choices.anchor is None else replace(config, anchor=choices.anchor)
     else:
-        config, assumed = _read_config(DFlashConfig, folder, target, accepted, choices)
+        config, assumed = _read_config(kind.config_class, folder, target, accepted, choices)
     size, ids = config.draft_vocab_size, None
     if size < target.vocab_size:
         ids = spread_ids(size, target.vocab_size)
-    make = partial(DFlashHead, config, draft_token_ids=ids)
+    make = partial(kind, config, draft_token_ids=ids)
     return _drawn(make, target, config.to_dict(), assumed, config.layer.num_hidden_layers)
 
 

@@ -7,9 +7,11 @@ are left to them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
+from harness.models.checkpoint_kind import BLOCK_HEADS
+from harness.models.head_fits import stated_markov, stated_selector
 from harness.models.known_fields import DEFAULTS, Fields
 from harness.models.model_types import DENSE_TYPES
 
@@ -77,14 +79,14 @@ def head_shapes(kind: str, fields: Fields, tensors: Collection[str], num_joined:
     """Of a draft head of a kind; none as of `model_shapes`.
 
     Args:
-        kind: eagle, eagle3, peagle or dflash.
+        kind: eagle, eagle3, peagle, dflash, dspark or dflash2.
         fields: of its config.json.
         tensors: names of those that it has; some it may share with its target, or leave out.
         num_joined: states of the target that it joins.
     """
     nested = fields.get("transformer_layer_config")
     layer = dict(nested) if isinstance(nested, Mapping) else {"model_type": "llama", **fields}
-    if kind == "dflash":
+    if kind in BLOCK_HEADS:
         # whatever its file calls them
         layer["model_type"] = "qwen3"
     sizes = _sizes(layer)
@@ -104,20 +106,65 @@ def head_shapes(kind: str, fields: Fields, tensors: Collection[str], num_joined:
     else:
         found["norm.weight"] = (hidden,)
     if joins:
-        found[f"{first}hidden_norm.weight"] = (hidden,)
-        own = fields.get("eagle_config")
-        nested = own if isinstance(own, Mapping) else {}
-        if fields.get("norm_before_fc", nested.get("norm_before_fc")):
-            found["input_norm.weight"] = (num_joined * width,)
-        if fields.get("fc_norm"):
-            found |= {f"fc_norm.{index}.weight": (width,) for index in range(num_joined)}
-    if kind == "dflash":
+        found |= _joining(fields, hidden, width, num_joined, first)
+    if kind in BLOCK_HEADS:
         found["hidden_norm.weight"] = (hidden,)
+    if kind in _OF_ROWS:
+        try:
+            found |= _OF_ROWS[kind](fields, sizes)
+        except ValueError:
+            # the loader says what is wrong
+            return {}
     if kind != "eagle" and "lm_head.weight" in tensors:
         found["lm_head.weight"] = (fields.get("draft_vocab_size") or sizes.vocab, hidden)
     return found
 
 
+def _joining(fields: Fields, hidden: int, width: int, num_joined: int, first: str) -> Shapes:
+    """The norms of an EAGLE-3 head over states of that width, and of its first layer, by the prefix of its tensors."""
+    found: Shapes = {f"{first}hidden_norm.weight": (hidden,)}
+    own = fields.get("eagle_config")
+    nested = own if isinstance(own, Mapping) else {}
+    if fields.get("norm_before_fc", nested.get("norm_before_fc")):
+        found["input_norm.weight"] = (num_joined * width,)
+    if fields.get("fc_norm"):
+        found |= {f"fc_norm.{index}.weight": (width,) for index in range(num_joined)}
+    return found
+
+
+def _markov(fields: Fields, sizes: _Sizes) -> Shapes:
+    """Of the Markov head of a DSpark head."""
+    rank, head_type = stated_markov(fields)
+    if not rank:
+        return {}
+    prefix, rows = "markov_head.", fields.get("draft_vocab_size") or sizes.vocab
+    found: Shapes = {f"{prefix}markov_w1.weight": (sizes.vocab, rank), f"{prefix}markov_w2.weight": (rows, rank)}
+    outputs, inputs = {"vanilla": (0, 0), "gated": (rank, rank), "rnn": (3 * rank, 2 * rank)}[head_type]
+    if outputs:
+        name = f"{prefix}{'gate_proj' if head_type == 'gated' else 'joint_proj'}"
+        found |= {f"{name}.weight": (outputs, sizes.hidden + inputs), f"{name}.bias": (outputs,)}
+    return found
+
+
+def _selector(fields: Fields, sizes: _Sizes) -> Shapes:
+    """Of the convolutions and the selector of a DFlash2 head."""
+    taps, group, rank, _ = stated_selector(fields)
+    rows, outputs = fields.get("draft_vocab_size") or sizes.vocab, 2 * taps * (sizes.hidden // group)
+    prefix = "candidate_selector."
+    found: Shapes = {
+        f"{prefix}predecessor_codebook": (sizes.vocab, rank),
+        f"{prefix}successor_codebook": (rows, rank),
+        f"{prefix}hidden_projection.weight": (rank, sizes.hidden),
+    }
+    for index in range(sizes.num_layers):
+        for name in ("attention_conv", "mlp_conv"):
+            found[f"layers.{index}.{name}.base_kernel"] = (2, taps, sizes.hidden)
+            found[f"layers.{index}.{name}.kernel_projection.weight"] = (outputs, sizes.hidden)
+    return found
+
+
+_OF_ROWS: Mapping[str, Callable[[Fields, _Sizes], Shapes]] = {"dspark": _markov, "dflash2": _selector}
+"""Kind of a head -> what it has beside a DFlash head."""
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "num_hidden_layers")
 _OF_QWEN3 = {name: DEFAULTS["qwen3"][name].value for name in ("num_key_value_heads", "head_dim")}
 """What its configuration takes for sizes that a file leaves out; a Llama has as many groups as heads, which share the

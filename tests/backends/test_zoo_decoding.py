@@ -29,11 +29,15 @@ DRAFTERS = [
     DrafterKind.dflash,
     DrafterKind.self_speculation,
     DrafterKind.medusa,
+    DrafterKind.dspark,
+    DrafterKind.dflash2,
 ]
 GIVEN = {
-    DrafterKind.dflash: {"weights": Weights.random},
     DrafterKind.self_speculation: {"skip_layers": (3, 6)},
-    DrafterKind.medusa: {"weights": Weights.random},
+    **{
+        kind: {"weights": Weights.random}
+        for kind in (DrafterKind.dflash, DrafterKind.medusa, DrafterKind.dspark, DrafterKind.dflash2)
+    },
 }
 """Settings that a drafter needs."""
 LOSSLESS = [method for method in VerificationMethod if method.traits.guarantee is Guarantee.lossless]

@@ -126,6 +126,23 @@ def test_a_dflash_head_reads_its_layers_once_and_of_the_context_keys_and_values(
     )
 
 
+def test_rows_that_depend_on_the_token_before_read_their_tables_again_and_again():
+    """K = 3, gated, rank 6; two layers with convolutions, five candidates. Would catch tables over all tokens that
+    count as read whole in a forward."""
+    engines = {kind: tiny_engine(kind, num_speculative_tokens=3) for kind in ("dflash", "dspark", "dflash2")}
+    found = {kind: round_cost(engine.step, NUM_SLOTS, LENGTH).draft for kind, engine in engines.items()}
+    rows, rank = 3 * NUM_SLOTS, 6
+    gate = rank * (H + rank) + rank
+    # a block of DSpark has a place less
+    of_bias = found["dspark"].weight_bytes - found["dflash"].weight_bytes
+    assert of_bias == BYTES * (3 * gate + rows * rank - NUM_SLOTS * H)
+    assert found["dspark"].output_bytes == BYTES * (OUTPUT + 3 * rank * VOCAB_SIZE)
+    convolution = 2 * 2 * H + 2 * 2 * (H // 4) * H
+    of_selector = found["dflash2"].weight_bytes - found["dflash"].weight_bytes
+    assert of_selector == BYTES * (2 * 2 * convolution + rank * H + rows * (1 + 5) * rank)
+    assert found["dflash2"].output_bytes == found["dflash"].output_bytes
+
+
 def test_a_draft_model_is_read_whole_for_every_token():
     layers = NUM_TOKENS * (LAYER + H)
     rows = (2 * NUM_SLOTS + (NUM_TOKENS - 1) * NUM_SLOTS) * H  # the first pass reads two tokens of a slot

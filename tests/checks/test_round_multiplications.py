@@ -24,10 +24,11 @@ from tests.checks.test_round_cost import (
     OUTPUT,
     QUERIES,
     READ,
+    VOCAB_SIZE,
     H,
     cost,
 )
-from tests.support.tiny_engines import NUM_SLOTS, tiny_engine, tiny_requests
+from tests.support.tiny_engines import KINDS, NUM_SLOTS, tiny_engine, tiny_requests
 from tests.support.tiny_glm import random_glm
 from tests.support.tiny_models import random_target, word_tokenizer
 
@@ -113,6 +114,22 @@ def test_operations_of_a_dflash_head_are_those_of_one_block_and_of_keys_and_valu
     )
 
 
+def test_a_dspark_head_multiplies_its_gate_and_its_second_matrix_for_each_row():
+    found, rank = cost("dspark").draft, 6
+    rows = NUM_SLOTS * NUM_TOKENS
+    block = NUM_SLOTS * NUM_TOKENS * 2 * MATRICES
+    assert found.num_linear == 2 * (block + rows * rank * (H + rank))
+    assert found.num_output == 2 * rows * (OUTPUT + rank * VOCAB_SIZE)
+
+
+def test_a_dflash2_head_multiplies_its_kernels_and_projects_each_row():
+    found, rank = cost("dflash2").draft, 6
+    kernels = 2 * H * 2 * 2 * (H // 4)
+    places = NUM_SLOTS * (NUM_TOKENS + 1)
+    assert found.num_linear == 2 * (places * 2 * (MATRICES + kernels) + NUM_SLOTS * NUM_TOKENS * rank * H)
+    assert found.num_output == 2 * NUM_SLOTS * NUM_TOKENS * OUTPUT
+
+
 def test_a_draft_model_reads_two_tokens_of_a_slot_first():
     assert operations("draft_model") == dict(
         **TARGET_OPERATIONS,
@@ -155,7 +172,7 @@ def multiplied(work: Callable[[], object]) -> int:
     return sum(counts.get(operation, 0) for operation in (torch.ops.aten.mm, torch.ops.aten.addmm))
 
 
-@pytest.mark.parametrize("kind", ["none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_torch_multiplies_as_much_with_weights_in_a_round(kind):
     """Would catch a pass, an output matrix or a token that is counted twice or left out."""
     step = tiny_engine(kind, num_speculative_tokens=3).step

@@ -19,10 +19,11 @@ from harness.drafters.draft_model_run import DraftModelDrafter
 from harness.drafters.medusa_run import MedusaDrafter
 from harness.drafters.parallel import ParallelDrafter
 from harness.engine.depth import DepthByBatch
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.medusa import MedusaConfig, MedusaHead
 from harness.models.target import TargetModel
 from kernels.contract import DraftSampling, VerificationMethod
-from tests.support.plain_layers import dflash_block
+from tests.support.plain_layers import block_states
 from tests.support.tiny_engines import engine_over, prompts_of, requests_of
 from tests.support.tiny_heads import make_head
 from tests.support.tiny_models import randomize
@@ -34,6 +35,8 @@ DRAFTERS = {
     "medusa": MedusaDrafter,
     "peagle": ParallelDrafter,
     "dflash": BlockDrafter,
+    "dspark": BlockDrafter,
+    "dflash2": BlockDrafter,
     FROM_ANCHOR: BlockDrafter,
 }
 
@@ -62,7 +65,7 @@ def drafting_model(kind: str, target: TargetModel):
         randomize(head, 5)
         return head
     reads_layers = {} if kind in ("eagle", "mtp") else {"aux_layers": (0, 1, 2)}
-    blocks = {"block_size": 4, "head_dim": 8} if kind in ("dflash", FROM_ANCHOR) else {}
+    blocks = {"block_size": 4, "head_dim": 8} if kind in (*BLOCK_HEADS, FROM_ANCHOR) else {}
     head = make_head(kind.split(",", maxsplit=1)[0], target, torch.arange(1, 41, 2), **reads_layers, **blocks)
     if kind == FROM_ANCHOR:
         head.config = replace(head.config, anchor=Anchor.first, block_size=NUM_DRAFTS)
@@ -82,13 +85,17 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
     if kind == "medusa":
         hidden = target.forward(tokens[:, :-1], positions, None).hidden[:, -1]
         return head.rows(hidden, num_drafts)[0].argmax(-1).tolist()
-    if kind in ("dflash", FROM_ANCHOR):
+    if kind in (*BLOCK_HEADS, FROM_ANCHOR):
         states = target.forward(tokens[:, :-1], positions, None, head.aux_layers).aux
         # each place predicts its own token, or the one after it
-        is_shifted = kind == FROM_ANCHOR
-        block = [sequence[-1], *[head.config.mask_token_id] * (num_drafts - is_shifted)]
-        logits = dflash_block(torch.cat(states, dim=-1)[0], torch.tensor(block), head, target.embed_weight)
-        return head.draft_to_target[logits[1 - is_shifted :].argmax(-1)].tolist()
+        is_shifted = kind in (FROM_ANCHOR, "dspark")
+        block = torch.tensor([sequence[-1], *[head.config.mask_token_id] * (num_drafts - is_shifted)])
+        hidden = block_states(torch.cat(states, dim=-1)[0], block, head, target.embed_weight)[1 - is_shifted :]
+        drafted, before = [], sequence[-1]
+        for logits, state in zip(hidden @ head.output_matrix.T, hidden, strict=True):
+            before = int(head.draft_to_target[corrected(logits, state, before, head).argmax()])
+            drafted.append(before)
+        return drafted
     features = head.features(target.forward(tokens[:, :-1], positions, None, head.aux_layers))
     if kind == "peagle":
         # each row for itself, from no more masked pairs than it needs
@@ -109,8 +116,27 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
     return tokens[0, len(sequence) :].tolist()
 
 
+def corrected(logits, state, before: int, head):
+    """[V_draft] of one place, by the token before it, written out of the description of each format."""
+    weights, kind = head.state_dict_public(), head.config.kind
+    if kind == "dspark":
+        token = weights["markov_head.markov_w1.weight"][before]
+        gate = weights["markov_head.gate_proj.weight"] @ torch.cat((state, token))
+        gate = (gate + weights["markov_head.gate_proj.bias"]).sigmoid()
+        return logits + weights["markov_head.markov_w2.weight"] @ (gate * token)
+    if kind == "dflash2":
+        projected = weights["candidate_selector.hidden_projection.weight"] @ state
+        context = projected * weights["candidate_selector.predecessor_codebook"][before]
+        scores = logits + weights["candidate_selector.successor_codebook"] @ context
+        best = logits.sort(descending=True).indices[: head.config.selector_top_k]
+        return torch.full_like(logits, -torch.inf).index_copy(0, best, scores[best])
+    return logits
+
+
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle", "dflash", FROM_ANCHOR, "draft_model", "medusa"])
+@pytest.mark.parametrize(
+    "kind", ["eagle", "eagle3", "mtp", "peagle", *BLOCK_HEADS, FROM_ANCHOR, "draft_model", "medusa"]
+)
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):
     """Ragged prompts, more requests than slots, sampled target tokens: rejections and rollback at every depth, and

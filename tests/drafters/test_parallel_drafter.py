@@ -1,4 +1,4 @@
-"""Drafters of parallel rows: rows that see no draft, tokens of the baseline, one forward a round, on kernels too."""
+"""Drafters of one forward a round: which rows see a draft token, tokens of the baseline, on kernels too."""
 
 from dataclasses import replace
 
@@ -18,7 +18,8 @@ from tests.support.tiny_engines import NUM_SLOTS, tiny_engine, tiny_head, tiny_r
 from tests.support.tiny_models import VOCAB_SIZE
 
 NUM_DRAFTS = 4
-DRAFTERS = {"peagle": ParallelDrafter, "dflash": BlockDrafter}
+PARALLEL = {"peagle": ParallelDrafter, "dflash": BlockDrafter}
+DRAFTERS = PARALLEL | {"dspark": BlockDrafter, "dflash2": BlockDrafter}
 
 
 def drawn_twice(make, draft_sampling, kind="peagle"):
@@ -45,7 +46,7 @@ def drawn_twice(make, draft_sampling, kind="peagle"):
 
 
 @pytest.mark.parametrize("draft_sampling", [DraftSampling.sampled, DraftSampling.coupled])
-@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("kind", PARALLEL)
 def test_no_row_depends_on_a_draft_token(kind, draft_sampling):
     """Two draws from one state: other tokens at every place, the same rows, bit for bit. Would catch a head that is fed
     what it drafted, and a cache in which drafts of the last round are left."""
@@ -55,9 +56,12 @@ def test_no_row_depends_on_a_draft_token(kind, draft_sampling):
     assert all(torch.equal(first, second) for (_, first), (_, second) in rounds)
 
 
-def test_the_same_comparison_finds_a_chain():
-    """The same head run as a chain, where only the first row sees no draft."""
-    rounds = drawn_twice(ChainDrafter, DraftSampling.sampled)
+@pytest.mark.parametrize(
+    ("make", "kind"), [(ChainDrafter, "peagle"), (BlockDrafter, "dspark"), (BlockDrafter, "dflash2")]
+)
+def test_the_same_comparison_finds_rows_that_depend_on_drafts(make, kind):
+    """A head run as a chain, and heads whose rows depend on the token before: the first one alone sees no draft."""
+    rounds = drawn_twice(make, DraftSampling.sampled, kind)
     first, second = (torch.cat([each[way][1] for each in rounds]) for way in (0, 1))
     assert [bool((first[:, place] != second[:, place]).any()) for place in range(NUM_DRAFTS)] == [False, *[True] * 3]
 

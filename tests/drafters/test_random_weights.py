@@ -11,7 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.models import Weights
 from harness.drafters.registry import load_head
-from harness.models.random_head import random_dflash, random_eagle, random_eagle3, random_mtp, random_peagle, spread_ids
+from harness.models.random_head import (
+    random_dflash,
+    random_dflash2,
+    random_dspark,
+    random_eagle,
+    random_eagle3,
+    random_mtp,
+    random_peagle,
+    spread_ids,
+)
 from harness.models.random_target import random_target
 from harness.models.random_weights import LOGIT_DEVIATION, RandomWeights, made_on
 from tests.support.tiny_models import positions_from
@@ -141,7 +150,8 @@ def test_nothing_is_made_in_float32_on_the_way(tmp_path):
     folder = shape_folder(tmp_path)
     with Float32Made() as made:
         target = random_target(folder)
-        heads = [make(target) for make in (random_eagle, random_eagle3, random_mtp, random_peagle, random_dflash)]
+        kinds = (random_eagle, random_eagle3, random_mtp, random_peagle, random_dflash, random_dspark, random_dflash2)
+        heads = [make(target) for make in kinds]
     assert made.largest <= SHAPE["hidden_size"]
     for model in (target.causal_lm, *heads):
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}

@@ -13,7 +13,10 @@ from safetensors.torch import load_file
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, head_account, model_account
 from harness.models.checkpoint import CheckpointError
 from harness.models.decoder_layer import config_class, infer_dense_layers
+from harness.models.dflash2 import DFlash2Config
+from harness.models.dflash_anchor import NAMES as ANCHOR_NAMES
 from harness.models.dflash_config import DFlashConfig
+from harness.models.dspark import DSparkConfig
 from harness.models.eagle import EagleConfig
 from harness.models.eagle3_config import Eagle3Config
 from harness.models.known_fields import DEFAULTS, GENERATION, LAYERS, model_layout, tokenizer_layout
@@ -103,6 +106,7 @@ HARMLESS = {
     "eagle3": ["layers.0.self_attn.rotary_emb.inv_freq", "verifier_norm.weight", "verifier_lm_head.weight"],
     "eagle3 original": ["rotary_emb.inv_freq"],
     "dflash": ["verifier_lm_head.weight"],
+    "dspark": ["verifier_norm.weight", "confidence_head.proj.weight", "confidence_head.proj.bias"],
 }
 
 
@@ -121,10 +125,12 @@ def test_tensors_that_are_known_to_be_harmless_need_no_word(copied, role):
         ("eagle3", "layers.0.mlp.up_proj.weight_scale", "of quantized weights, .*; dequantize the checkpoint"),
         ("eagle3", "layers.0.self_attn.q_proj.qweight", "of quantized weights"),
         ("target", "model.layers.0.self_attn.q_proj.lora_A.weight", "of an adapter; merge the adapter into"),
-        ("dflash", "markov_head.markov_w1.weight", "of a DSpark head; this version does not run heads of that kind"),
+        ("dflash", "markov_head.markov_w1.weight", "of a DSpark head; run it with drafter=dspark"),
         ("dflash", "confidence_head.proj.weight", "of a DSpark head"),
         ("dflash original", "candidate_selector.predecessor_codebook", "of a DFlash2 head"),
-        ("dflash original", "layers.0.attention_conv.base_kernel", "of a DFlash2 head"),
+        ("dflash original", "layers.0.attention_conv.base_kernel", "of a DFlash2 head; run it with drafter=dflash2"),
+        ("dspark", "layers.0.mlp_conv.base_kernel", "of a DFlash2 head"),
+        ("dflash2", "markov_head.markov_w2.weight", "of a DSpark head"),
         ("dflash original", "prefix_gru.weight_ih_l0", "of a Domino head"),
         ("target", "model.layers.7.mlp.up_proj.weight", r"a tensor that nothing reads: model\.layers\.7\.mlp"),
         ("eagle", "layers.0.self_attn.q_proj.bias", r"a tensor that nothing reads: layers\.0\.self_attn\.q_proj\.bias"),
@@ -445,10 +451,18 @@ OF_HEADS = OTHER_VALUES | {
     **dict.fromkeys(("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"), True),
     **dict.fromkeys(("sample_from_anchor", "query_zero_predicts_next"), True), "bias": True,
     **{name: SHAPE[name] * 2 for name in ("hidden_size", "intermediate_size", "max_position_embeddings")},
-    "num_hidden_layers": 3, "num_attention_heads": 2,
+    "num_hidden_layers": 3, "num_attention_heads": 2, "markov_rank": 5, "markov_head_type": "rnn",
+    "conv_kernel_size": 3, "conv_group_size": 2, "selector_rank": 5, "selector_top_k": 4,
 }  # fmt: skip
 """Another value than that of the heads here, for every field of a head."""
-CONFIGS = {"eagle": EagleConfig, "eagle3": Eagle3Config, "peagle": PEagleConfig, "dflash": DFlashConfig}
+CONFIGS = {
+    "eagle": EagleConfig,
+    "eagle3": Eagle3Config,
+    "peagle": PEagleConfig,
+    "dflash": DFlashConfig,
+    "dspark": DSparkConfig,
+    "dflash2": DFlash2Config,
+}
 
 
 def used_rows(layout, fields, around=()):
@@ -485,8 +499,10 @@ def test_every_field_of_a_head_that_counts_as_used_reaches_its_configuration(mod
         fields = inner = json.loads(text)
         for place in around:
             inner = inner.setdefault(place, {})
-        assert inner.get(name) != OF_HEADS[name], f"{name} needs another value"
-        inner[name] = OF_HEADS[name]
+        # blocks of DSpark begin to draft at the anchor unless they say otherwise
+        value = OF_HEADS[name] if kind != "dspark" or name not in ANCHOR_NAMES else False
+        assert inner.get(name) != value, f"{name} needs another value"
+        inner[name] = value
         if read(fields) == before:
             unread.append((*around, name))
     assert not unread

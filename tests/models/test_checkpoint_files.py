@@ -267,6 +267,10 @@ HEADS = {
     "eagle3 of two states": {"aux_layers": (1, 4)},
     "peagle": {},
     "dflash": {"draft_ids": None, "aux_layers": (1, 4)},
+    "dspark": {},
+    "dspark with a recurrence": {"own": {"markov_rank": 5, "markov_head_type": "rnn"}},
+    "dspark without a Markov head": {"own": {"markov_rank": 0}, "draft_ids": None},
+    "dflash2": {},
 }
 NUM_JOINED = {"eagle3 of two states": 2, "dflash": 2} | {name: 1 for name in HEADS if name.split()[0] == "eagle"}
 

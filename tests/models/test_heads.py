@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from harness.models.checkpoint import CheckpointError
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.target import TargetModel, load_target
 from tests.support.tiny_heads import (
     AUX_LAYERS,
@@ -140,12 +141,12 @@ def test_a_tokenizer_in_the_folder_must_be_the_targets(filed):
 
 
 def test_an_embedding_equal_to_the_targets_is_shared_and_another_is_used_where_a_head_has_one(filed):
-    """An MTP layer keeps what lies beside it. A DFlash head is run with its target's."""
+    """An MTP layer keeps what lies beside it. A head that fills blocks is run with its target's."""
     name = f"{filed.prefix}embed_tokens.weight"
     edit_weights(filed.folder, put={name: filed.head.target.embed_weight.clone()})
     assert set(filed.load().state_dict_public()) == TENSORS[filed.kind] | ({name} if filed.kind == "mtp" else set())
     edit_weights(filed.folder, put={name: filed.head.target.embed_weight + 1})
-    if filed.kind == "dflash":
+    if filed.kind in BLOCK_HEADS:
         with pytest.raises(CheckpointError, match=r"embed_tokens\.weight to be that of target tiny, .* another one"):
             filed.load()
         return

@@ -170,7 +170,7 @@ def test_a_file_of_tensors_that_is_not_read_is_refused_until_the_user_vouches_fo
 def test_a_file_of_tensors_that_is_not_read_tells_what_the_head_is(copied):
     folder = copied("eagle")
     save_file({MARKOV: torch.ones(1)}, folder / "extra.safetensors")
-    with pytest.raises(CheckpointError, match="of a DSpark head; this version does not run heads of that kind"):
+    with pytest.raises(CheckpointError, match="of a DSpark head; run it with drafter=dspark"):
         load("eagle", folder, "extra.safetensors", MARKOV)
     (folder / "extra.safetensors").write_bytes(b"cut")
     with pytest.raises(
@@ -262,6 +262,25 @@ CONTRADICTIONS = {
         ("dflash", DFLASH | {"dflash_config": DFLASH["dflash_config"] | {"block_size": 4}}),
         "block_size = 16 in config.json, beside dflash_config.block_size = 4",
     ),
+    "two attentions": (
+        ("dflash", DFLASH | {"is_causal": False, "dflash_config": DFLASH["dflash_config"] | {"is_causal": True}}),
+        "is_causal = False in config.json, beside dflash_config.is_causal = True",
+    ),
+    **{
+        f"two of {name}": (
+            (kind, DFLASH | {name: value, "dflash_config": DFLASH["dflash_config"] | {name: other}}),
+            f"{name} = {value!r} in config.json, beside dflash_config.{name} = {other!r}",
+        )
+        for kind, name, value, other in (
+            ("dflash", "mask_token_id", 7, 8),
+            ("dspark", "markov_rank", 7, 8),
+            ("dspark", "markov_head_type", "rnn", "gated"),
+            ("dflash2", "selector_rank", 7, 8),
+            ("dflash2", "selector_top_k", 7, 8),
+            ("dflash2", "conv_kernel_size", 2, 3),
+            ("dflash2", "conv_group_size", 2, 4),
+        )
+    },
 }
 
 

@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.models.checkpoint import CheckpointError
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.dflash import DFlashHead
 from harness.models.draft_model import load_draft_model
 from harness.models.eagle3 import load_eagle3
 from harness.models.head import save_head
 from harness.models.token_ids import stored_token_ids
-from tests.support.tiny_heads import LOADERS, make_head
+from tests.support.tiny_heads import LOADERS, block_logits, make_head
 from tests.support.tiny_models import (
     VOCAB_SIZE,
     edit_config,
@@ -143,12 +144,12 @@ BEYOND = 3
 
 def over_all_tokens(kind, target):
     """A head with matrices of its own that drafts every token."""
-    if kind == "dflash":
+    if kind in BLOCK_HEADS:
         return make_head(kind, target, torch.arange(VOCAB_SIZE), num_hidden_layers=1)
     return make_head(kind, target, None, own_embedding=True)
 
 
-KINDS = ("eagle", "eagle3", "peagle", "dflash")
+KINDS = ("eagle", "eagle3", "peagle", *BLOCK_HEADS)
 
 
 def saved(head, folder, num_rows):
@@ -175,9 +176,9 @@ def resized(tensor, num_rows):
 
 
 def head_logits(head, target, tokens):
-    """Of a row of pairs; of DFlash, of the states that its output matrix gets."""
+    """Of a row of pairs; of a head of blocks, the rows of one."""
     if isinstance(head, DFlashHead):
-        return head.logits(target.embed(tokens))
+        return block_logits(head)
     output = target.forward(tokens, positions_from([0], tokens.shape[1]), None, head.aux_layers)
     return head.logits(head(tokens, head.features(output), positions_from([0], tokens.shape[1]), None).hidden)
 
@@ -217,10 +218,10 @@ def test_ids_that_a_head_lacks_are_not_drafted(tmp_path, target, kind):
         "eagle": ("reads the others as 57",),
         "eagle3": ("never drafts the others, and reads the others as 57",),
         "peagle": ("never drafts the others, and reads the others as 57",),
-        "dflash": ("never drafts the others",),
+        **dict.fromkeys(BLOCK_HEADS, ("never drafts the others",)),
     }
     assert loaded.assumptions == tuple(f"it has 58 of the target's 61 token ids, and {text}" for text in told[kind])
-    if kind != "dflash":
+    if kind not in BLOCK_HEADS:
         assert torch.equal(loaded.embed(tokens)[0, 1], head.embed_tokens.weight[VOCAB_SIZE - BEYOND - 1])
 
 

@@ -26,6 +26,8 @@ NEEDED = {
     ("workload", "jsonl"): [f"workload.path={Path(__file__)}"],
     ("workload", "json_schemas"): [f"workload.path={Path(__file__)}"],
     ("drafter", "dflash"): ["drafter.weights=random"],
+    ("drafter", "dspark"): ["drafter.weights=random"],
+    ("drafter", "dflash2"): ["drafter.weights=random"],
     ("drafter", "medusa"): ["drafter.weights=random"],
     ("drafter", "lookahead"): ["drafting.tree=dynamic:20-6-10", "verification=recursive"],
     ("drafter", "self_speculation"): ["drafter.skip_layers=[2]"],

@@ -45,7 +45,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
     [
         (
             "drafter=eagel3",
-            "drafter=eagel3: no such option (did you mean eagle3?); choices: dflash, draft_model, eagle, ",
+            "drafter=eagel3: no such option (did you mean eagle3?); choices: dflash, dflash2, draft_model, dspark, ",
         ),
         ("verification=strict,a.b:rule", "verification.method: expected an object PACKAGE.MODULE:NAME"),
         ("drafter=a.b:Own", "drafter.kind: expected an object PACKAGE.MODULE:NAME that can be imported"),
@@ -129,7 +129,7 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
         ("target=llama3_8b drafter=eagle", "needs drafter.path, or drafter.weights=random"),
         (
             "drafter=ngram drafter.weights=random",
-            "used only with drafter=eagle, eagle3, mtp, peagle, dflash, medusa or draft_model",
+            "used only with drafter=eagle, eagle3, mtp, peagle, dflash, dspark, dflash2, medusa or draft_model",
         ),
         ("drafter=eagle drafter.weights=random drafter.shape=qwen3_06b", "used only with drafter=draft_model"),
         ("drafter=mtp drafter.weights=random drafter.path=a/b", "other than an MTP layer of random weights"),

@@ -178,7 +178,7 @@ CHECKPOINTS = {
     ),
     "head with a second file of tensors": (
         lambda at: head("eagle", with_file(model(at, "eagle"), "markov_head.markov_w1.weight")),
-        "found tensor markov_head.markov_w1.weight of a DSpark head; this version does not run heads of that kind",
+        "found tensor markov_head.markov_w1.weight of a DSpark head; run it with drafter=dspark",
     ),
     "head as target": (
         lambda at: target(ZOO / "eagle3"),

@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from harness.models.accounting import OF_DRAFTER, OF_TARGET, Accepted, Settled, head_account, model_account
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.head import save_head
+from harness.models.head_fits import NAMES
 from harness.models.target import load_target
 from tests.support.tiny_heads import DRAFT_IDS, LOADERS, make_head
 from tests.support.tiny_models import random_causal_lm, random_target, save_target_folder
 
 NOWHERE = Path("nowhere")
-HEADS = ("eagle", "eagle3", "peagle", "dflash")
+HEADS = ("eagle", "eagle3", "peagle", "dflash", "dspark", "dflash2")
 """Kinds with files of their own."""
+ORIGINAL = tuple(f"{kind} original" for kind in HEADS if kind != "eagle")
+"""Of which a layout came before that of speculators."""
+OF_ROWS = {
+    "dflash": (),
+    "dspark": ("markov_rank", "markov_head_type"),
+    "dflash2": ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
+}
 
 
 def file_models(root: Path) -> None:
@@ -24,7 +33,8 @@ def file_models(root: Path) -> None:
     save_target_folder(root / "target", random_causal_lm())
     for kind in HEADS:
         save_head(make_head(kind, target, DRAFT_IDS if kind == "eagle3" else None), root / kind)
-    for name, into in (("eagle3", "eagle3 original"), ("peagle", "peagle original"), ("dflash", "dflash original")):
+    for into in ORIGINAL:
+        name = into.split()[0]
         shutil.copytree(root / name, root / into)
         as_original(root / into, name)
 
@@ -33,16 +43,17 @@ def as_original(folder: Path, kind: str) -> None:
     """Rewrite the config.json of a head of speculators in the layout that came first."""
     data = json.loads((folder / "config.json").read_text())
     own = {"draft_vocab_size": data["draft_vocab_size"]}
-    if kind == "dflash":
+    if kind in BLOCK_HEADS:
         layers = [index - 1 for index in data["aux_hidden_state_layer_ids"]]
         inner = {"mask_token_id": data["mask_token_id"], "target_layer_ids": layers}
-        own = {"dflash_config": inner, "block_size": data["block_size"], "architectures": ["DFlashDraftModel"]}
+        inner |= {name: data[name] for name in OF_ROWS[kind]}
+        own = {"dflash_config": inner, "block_size": data["block_size"], "architectures": [f"{NAMES[kind]}DraftModel"]}
     if kind == "peagle":
         own |= {"ptd_token_id": data["mask_token_id"]}
     (folder / "config.json").write_text(json.dumps(data["transformer_layer_config"] | own))
 
 
-ROLES = ("target", "draft model", *HEADS, "eagle3 original", "peagle original", "dflash original")
+ROLES = ("target", "draft model", *HEADS, *ORIGINAL)
 
 
 def load(role: str, folder: Path, *names: str) -> Any:

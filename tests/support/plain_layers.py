@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -76,14 +77,17 @@ def eagle3_layer(features: Tensor, embedded: Tensor, weights: Weights, config) -
     return states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
 
 
-def dflash_block(joined: Tensor, token_ids: Tensor, head, embedding: Tensor) -> Tensor:
-    """[K + 1, V_draft] logits of a block after [T, J] joined states, from the description of the format."""
+def block_states(joined: Tensor, token_ids: Tensor, head, embedding: Tensor) -> Tensor:
+    """[P, H] what the output matrix takes of P places after [T, J] joined states, from the description of the format of
+    DFlash and DFlash2."""
     weights, config, eps = head.state_dict_public(), head.config.layer, head.config.layer.rms_norm_eps
     context = rms_norm(joined @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
     states, positions = embedding[token_ids], torch.arange(len(joined) + len(token_ids))
     for index in range(config.num_hidden_layers):
         layer = with_prefix(weights, f"layers.{index}.")
-        entering = rms_norm(states, layer["input_layernorm.weight"], eps)
+        entering, after_attention = convolved(
+            rms_norm(states, layer["input_layernorm.weight"], eps), layer, "attention_conv"
+        )
         seen = torch.cat((context, entering))
         attended, group = [], config.num_attention_heads // config.num_key_value_heads
         for number in range(config.num_attention_heads):
@@ -99,9 +103,30 @@ def dflash_block(joined: Tensor, token_ids: Tensor, head, embedding: Tensor) -> 
             query = rotate(rms_norm(query, layer["self_attn.q_norm.weight"], eps), positions[first:], theta)
             key = rotate(rms_norm(key, layer["self_attn.k_norm.weight"], eps), positions, theta)
             attended.append((query @ key.T / math.sqrt(config.head_dim)).softmax(-1) @ value)
-        states = states + linear(torch.cat(attended, dim=-1), layer, "self_attn.o_proj")
-        states = states + mlp(rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer)
-    return rms_norm(states, weights["norm.weight"], eps) @ head.output_matrix.T
+        states = states + after_attention(linear(torch.cat(attended, dim=-1), layer, "self_attn.o_proj"))
+        normed, after_mlp = convolved(
+            rms_norm(states, layer["post_attention_layernorm.weight"], eps), layer, "mlp_conv"
+        )
+        states = states + after_mlp(mlp(normed, layer))
+    return rms_norm(states, weights["norm.weight"], eps)
+
+
+def convolved(states: Tensor, weights: Weights, name: str) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """[T, H] states convolved place by place, and the convolution for what is made of them; as they are without one."""
+    if f"{name}.base_kernel" not in weights:
+        return states, lambda made: made
+    base = weights[f"{name}.base_kernel"]
+    kernels = linear(states, weights, f"{name}.kernel_projection").unflatten(-1, (2, base.shape[1], -1))
+
+    def convolve(made: Tensor, side: int) -> Tensor:
+        found, width = torch.zeros_like(made), made.shape[1] // kernels.shape[-1]
+        for place in range(len(made)):
+            for tap in range(min(place + 1, base.shape[1])):
+                kernel = base[side, tap] + kernels[place, side, tap].repeat_interleave(width)
+                found[place] += kernel * made[place - tap]
+        return found
+
+    return convolve(states, 0), lambda made: convolve(made, 1)
 
 
 def with_prefix(weights: Weights, prefix: str, instead: str = "") -> Weights:

@@ -139,6 +139,45 @@ DFLASH = QWEN_3 | {
 DFLASH_ANGEL = DFLASH | {"architectures": ["QwenDFlashDraftModel"], "num_anchors": 512, "loss_decay_gamma": 7.0,
                          "attention_backend": "flex_attention"}  # fmt: skip
 
+# sgl-project/SpecForge
+DSPARK = DFLASH | {
+    "architectures": ["DSparkDraftModel"], "auto_map": {"AutoModel": "dspark.DSparkDraftModel"}, "block_size": 7,
+    "dflash_config": DFLASH["dflash_config"] | {
+        "attention_mode": "gqa", "confidence_head_alpha": 1.0, "confidence_head_with_markov": True,
+        "enable_confidence_head": True, "markov_head_type": "vanilla", "markov_rank": 256, "projector_type": "dspark",
+    },
+}  # fmt: skip
+# deepseek-ai/DeepSpec
+DEEPSPEC = QWEN_3 | {
+    "architectures": ["Qwen3DSparkModel"], "block_size": 7, "confidence_head_with_markov": True,
+    "enable_confidence_head": True, "layer_types": ["full_attention"] * 5, "markov_head_type": "vanilla",
+    "markov_rank": 256, "mask_token_id": 151669, "num_anchors": 512, "num_hidden_layers": 5, "num_target_layers": 36,
+    "target_layer_ids": [1, 9, 17, 25, 33],
+}  # fmt: skip
+# vllm-project/speculators
+DSPARK_SPECULATORS = {
+    "architectures": ["DSparkSpeculator"], "aux_hidden_state_layer_ids": [2, 10, 18, 26, 34], "block_size": 8,
+    "confidence_head_with_markov": True, "draft_vocab_size": 32000, "enable_confidence_head": True,
+    "markov_head_type": "vanilla", "markov_rank": 256, "mask_token_id": 151669, "sample_from_anchor": True,
+    "sliding_window_non_causal": False, "speculators_config": SPECULATORS["speculators_config"] | {
+        "algorithm": "dspark"},
+    "speculators_model_type": "dspark", "transformer_layer_config": QWEN_3 | {"num_hidden_layers": 5},
+}  # fmt: skip
+# z-lab
+DFLASH2 = {name: value for name, value in DFLASH.items() if name not in ("block_size", "use_sliding_window")} | {
+    "architectures": ["DFlash2DraftModel"], "is_causal": False, "layer_types": ["sliding_attention"] * 5,
+    "sliding_window": 2048, "dflash_config": DFLASH["dflash_config"] | {
+        "block_size": 8, "conv_group_size": 16, "conv_kernel_size": 2, "selector_rank": 256, "selector_top_k": 16},
+}  # fmt: skip
+DFLASH2_SPECULATORS = DSPARK_SPECULATORS | {
+    "architectures": ["DFlash2DraftModel"], "conv_group_size": 16, "conv_kernel_size": 2, "draft_vocab_size": 151936,
+    "sample_from_anchor": False, "selector_rank": 256, "selector_top_k": 16, "sliding_window_non_causal": True,
+    "speculators_config": SPECULATORS["speculators_config"] | {"algorithm": "dflash2"},
+    "speculators_model_type": "dflash2",
+}  # fmt: skip
+for _name in ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"):
+    del DFLASH2_SPECULATORS[_name]
+
 HEADS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "EAGLE of Vicuna": ("eagle", EAGLE_VICUNA, ("max_position_embeddings", "rope_theta")),
     "EAGLE of Llama 3": ("eagle", EAGLE_LLAMA_3, ()),
@@ -153,6 +192,12 @@ HEADS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "P-EAGLE of SpecForge": ("peagle", PEAGLE, ()),
     "DFlash of z-lab": ("dflash", DFLASH, ()),
     "DFlash of AngelSlim": ("dflash", DFLASH_ANGEL, ()),
+    "DSpark of SpecForge": ("dspark", DSPARK, ()),
+    "DSpark of DeepSpec": ("dspark", DEEPSPEC, ()),
+    "DFlash of DeepSpec": ("dspark", DEEPSPEC | {"markov_rank": 0, "enable_confidence_head": False}, ()),
+    "DSpark of speculators": ("dspark", DSPARK_SPECULATORS, ()),
+    "DFlash2 of z-lab": ("dflash2", DFLASH2, ()),
+    "DFlash2 of speculators": ("dflash2", DFLASH2_SPECULATORS, ()),
 }
 """Name -> kind of drafter, fields, and those that the file leaves out and that are told."""
 
@@ -164,29 +209,22 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "would change what the layers attend to",
     ),
     "DSpark of SpecForge": (
-        "dflash",
-        DFLASH | {"architectures": ["DSparkDraftModel"], "dflash_config": DFLASH["dflash_config"] | {
-            "projector_type": "dspark", "markov_rank": 256, "enable_confidence_head": True}},
-        r"'DSparkDraftModel'.*markov_rank = 256 in config\.json, of a DSpark head; .*; this version does not run",
-    ),
+        "dflash", DSPARK, r"'DSparkDraftModel'.*markov_rank = 256 in config\.json, of a DSpark head; .*drafter=dspark"),
     "DSpark of DeepSpec": (
         "dflash",
-        QWEN_3 | {"architectures": ["Qwen3DSparkModel"], "target_layer_ids": [1, 9], "markov_rank": 0,
-                  "enable_confidence_head": False, "num_anchors": 512, "block_size": 7},
-        r"architectures = \['Qwen3DSparkModel'\] in config\.json, which names another kind of head; this version does",
+        DEEPSPEC | {"markov_rank": 0, "enable_confidence_head": False},
+        r"architectures = \['Qwen3DSparkModel'\] in config\.json, which names another kind of head; .*drafter=dspark",
     ),
     "DSpark of speculators": (
-        "dflash",
-        {"architectures": ["DSparkSpeculator"], "speculators_model_type": "dspark", "block_size": 8, "markov_rank": 256,
-         "markov_head_type": "vanilla", "transformer_layer_config": LAYER},
-        r"markov_rank = 256 in config\.json, of a DSpark head",
-    ),
+        "dflash", DSPARK_SPECULATORS, r"markov_rank = 256 in config\.json, of a DSpark head.*with drafter=dspark"),
+    "DSpark of DeepSeek-V4": (
+        "dspark", DEEPSPEC | {"dspark_markov_rank": 256}, "of a DeepSeek-V4 DSpark head; this version does not run"),
     "DFlash2": (
-        "dflash",
-        DFLASH | {"architectures": ["DFlash2DraftModel"], "dflash_config": DFLASH["dflash_config"] | {
-            "selector_rank": 64, "selector_top_k": 8, "conv_kernel_size": 4, "conv_group_size": 64}},
-        r"selector_rank = 64 in config\.json, of a DFlash2 head",
-    ),
+        "dflash", DFLASH2, r"selector_rank = 256 in config\.json, of a DFlash2 head.*; run it with drafter=dflash2"),
+    "DFlash2 as DSpark": ("dspark", DFLASH2, r"'DFlash2DraftModel'.*run it with drafter=dflash2"),
+    "scaled DFlash2": (
+        "dflash2", DFLASH2 | {"dflash_config": DFLASH2["dflash_config"] | {"output_multiplier": 0.5}},
+        "which would change the scale of"),
     "Domino, exported as DFlash": (
         "dflash",
         DFLASH | {"dflash_config": DFLASH["dflash_config"] | {"projector_type": "domino", "gru_hidden_dim": 1024}},

@@ -20,6 +20,7 @@ from harness.engine.depth import Depth
 from harness.engine.engine import Engine
 from harness.engine.request import Limits, Request
 from harness.engine.settings import EngineSettings
+from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.dflash import DFlashHead
 from harness.models.head import Head
 from harness.models.peagle import PEagleHead
@@ -32,16 +33,20 @@ from tests.support.tiny_models import VOCAB_SIZE, random_target
 
 NUM_SLOTS = 3
 DEFAULT_SAMPLING, GREEDY = SamplingSettings(0.8), SamplingSettings(0.0)
-OF_HEADS = {"mtp": {"own_head": True}, "peagle": {"mask_token_id": 5}, "dflash": {"mask_token_id": 5, "block_size": 9}}
-KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", "dflash", "draft_model", "ngram")
+OF_HEADS = {
+    "mtp": {"own_head": True},
+    "peagle": {"mask_token_id": 5},
+    **{kind: {"mask_token_id": 5, "block_size": 9} for kind in BLOCK_HEADS},
+}
+KINDS = ("none", "eagle", "eagle3", "mtp", "peagle", *BLOCK_HEADS, "draft_model", "ngram")
 SKIPPED = (1, 3)
 """Layers of the five that self_speculation leaves out."""
 
 
 def tiny_head(kind: str, target: TargetModel) -> Head:
     """A random head: `eagle`, `eagle3` with few draft tokens, `peagle` with them and two layers, `mtp` with an output
-    matrix of its own, or `dflash` with two layers and blocks of 9."""
-    return make_head(kind, target, None if kind == "dflash" else DRAFT_IDS, seed=4, **OF_HEADS.get(kind, {}))
+    matrix of its own, or `dflash`, `dspark` and `dflash2` with two layers and blocks of 9."""
+    return make_head(kind, target, None if kind in BLOCK_HEADS else DRAFT_IDS, seed=4, **OF_HEADS.get(kind, {}))
 
 
 def engine_over(
@@ -118,7 +123,7 @@ def tiny_engine(
         head = ready(tiny_head(kind, target))
         assert isinstance(head, PEagleHead) and tree is None
         drafter = ParallelDrafter(head, draft_sampling, shape, caching)
-    elif kind == "dflash":
+    elif kind in BLOCK_HEADS:
         head = ready(tiny_head(kind, target))
         assert isinstance(head, DFlashHead) and tree is None
         drafter = BlockDrafter(head, draft_sampling, shape, caching)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from harness.models.dflash import DFlashHead, load_dflash
+from harness.models.dflash2 import DFlash2Config, DFlash2Head, load_dflash2
 from harness.models.dflash_config import DFlashConfig
+from harness.models.dspark import DSparkConfig, DSparkHead, load_dspark
 from harness.models.eagle import EagleConfig, EagleHead, load_eagle
 from harness.models.eagle3 import Eagle3Head, load_eagle3
 from harness.models.eagle3_config import Eagle3Config
@@ -29,17 +31,19 @@ LOADERS: dict[str, Any] = {
     "eagle3": load_eagle3,
     "peagle": load_peagle,
     "dflash": load_dflash,
+    "dspark": load_dspark,
+    "dflash2": load_dflash2,
     "mtp": load_mtp,
 }
 KINDS = tuple(LOADERS)
+_BLOCKS = {"mask_token_id": MASK_TOKEN_ID, "num_hidden_layers": 2, "block_size": BLOCK_SIZE}
+_SELECTOR = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 6, "selector_top_k": 5}
 _OF_STATES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "eagle3": (Eagle3Config, Eagle3Head, {}),
     "peagle": (PEagleConfig, PEagleHead, {"mask_token_id": MASK_TOKEN_ID, "num_hidden_layers": 2}),
-    "dflash": (
-        DFlashConfig,
-        DFlashHead,
-        {"mask_token_id": MASK_TOKEN_ID, "num_hidden_layers": 2, "block_size": BLOCK_SIZE},
-    ),
+    "dflash": (DFlashConfig, DFlashHead, _BLOCKS),
+    "dspark": (DSparkConfig, DSparkHead, _BLOCKS | {"own": {"markov_rank": 6, "markov_head_type": "gated"}}),
+    "dflash2": (DFlash2Config, DFlash2Head, _BLOCKS | {"own": _SELECTOR}),
 }
 """Heads that read states of several layers: configuration, head, and the fields that they need."""
 
@@ -57,11 +61,25 @@ def _of_layers(*names: set[str]) -> set[str]:
 
 _OF_EAGLE3 = {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
 _FIRST = {*_NORMED, "hidden_norm"}
+_OF_DFLASH = _OF_EAGLE3 | {"hidden_norm.weight"} | _of_layers(_OF_QWEN3, _OF_QWEN3)
 TENSORS: dict[str, set[str]] = {
     "eagle": {"fc.weight"} | _of_layers(_LAYER),
     "eagle3": _OF_EAGLE3 | _of_layers(_FIRST),
     "peagle": _OF_EAGLE3 | {"mask_hidden"} | _of_layers(_FIRST, _NORMED),
-    "dflash": _OF_EAGLE3 | {"hidden_norm.weight"} | _of_layers(_OF_QWEN3, _OF_QWEN3),
+    "dflash": _OF_DFLASH,
+    "dspark": _OF_DFLASH
+    | {
+        f"markov_head.{name}" for name in ("markov_w1.weight", "markov_w2.weight", "gate_proj.weight", "gate_proj.bias")
+    },
+    "dflash2": _OF_DFLASH
+    | {f"candidate_selector.{name}_codebook" for name in ("predecessor", "successor")}
+    | {"candidate_selector.hidden_projection.weight"}
+    | {
+        f"layers.{index}.{part}_conv.{name}"
+        for index in range(2)
+        for part in ("attention", "mlp")
+        for name in ("base_kernel", "kernel_projection.weight")
+    },
     "mtp": {f"{MTP_PREFIX}{name}.weight" for name in _MTP},
 }
 """The names that public files of a kind have."""
@@ -86,7 +104,7 @@ def make_head(
         config_class, head_class, needed = _OF_STATES[kind]
         size = target.vocab_size if draft_ids is None else len(draft_ids)
         given = {"aux_layers": AUX_LAYERS} | needed | changes
-        if kind == "dflash":
+        if issubclass(config_class, DFlashConfig):
             config = config_class.for_target(target, draft_vocab_size=None if draft_ids is None else size, **given)
         else:
             config = config_class.for_target(target, size, **given)
@@ -135,7 +153,8 @@ def masked_logits(head: PEagleHead, num_pairs: int = 5) -> tuple[Tensor, list[Te
 
 
 def block_logits(head: DFlashHead, num_known: int = 6) -> Tensor:
-    """[K + 1, V_draft] of a whole block after so many tokens, the first of whose places is the last token."""
+    """[places, V_draft] of a whole block after so many tokens, the first of whose places is the last token, as if each
+    draft token were the one of its number."""
     tokens, num_read = random_tokens(1, num_known), num_known - 1
     positions, cache = positions_from([0], num_read), head.new_cache(1, num_read + BLOCK_SIZE)
     output = head.target.forward(tokens[:, :-1], positions, None, head.aux_layers)
@@ -144,4 +163,5 @@ def block_logits(head: DFlashHead, num_known: int = 6) -> Tensor:
     sees = torch.ones(BLOCK_SIZE, BLOCK_SIZE, dtype=torch.bool)
     tree = TreePlaces(torch.tensor([num_read]), torch.arange(BLOCK_SIZE), sees)
     view = cache.view(slice(0, 1), tree.absolute, num_read + BLOCK_SIZE, tree)
-    return head.logits(head.fill_block(block, tree.absolute, view))[0]
+    rows = head.rows(head.fill_block(block, tree.absolute, view))
+    return torch.cat([rows.row(step, torch.tensor([step]), None) for step in range(BLOCK_SIZE)])
