@@ -30,6 +30,7 @@ from harness.models.known_fields import (
     DEFAULTS,
     GENERATION,
     NOT_QUANTIZED,
+    OF_ANY_FILE,
     Fields,
     Known,
     Layout,
@@ -40,6 +41,7 @@ from harness.models.known_fields import (
 from harness.models.known_head_fields import HEAD_LAYOUTS
 from harness.models.known_tensors import OTHER_LAYOUTS, Tensors, head_tensors, model_tensors, mtp_tensors
 from harness.models.model_types import CONVERTED, MODEL_TYPES, is_quantized, takes_general_path
+from harness.models.mtp_layouts import general_mtp, text_fields
 from harness.models.rounded_weights import rounded_weights
 from harness.models.tokenizer import overruled_eos
 from harness.records.strict_json import shown
@@ -183,13 +185,16 @@ def mtp_account(
     *,
     target: Fields | None = None,
 ) -> Account:
-    """The account of the first MTP layer in the folder of a target.
+    """The account of the first MTP layer in the folder of a target. Tensors of a type whose layers are transformers'
+    its loader accounts for.
 
     fields: of the folder's config.json; they are in the account of the target, if it is the target's own.
     target: fields of the target, with whose layers and norms the layer is run, where it lies in another folder.
     """
     model_type = str(fields.get("model_type"))
-    layout = model_layout(model_type, runs_code=False) if target is not None and model_type in MODEL_TYPES else {}
+    if model_type not in MODEL_TYPES:
+        return _general_mtp_account(folder, fields, accepted, names, target)
+    layout = {} if target is None else model_layout(model_type, runs_code=False)
     account, index = Account(folder, accepted, fields, layout), fields.get("num_hidden_layers")
     if target is not None:
         account.compare(target, {name for name, known in layout.items() if not known.note} - _OF_FOLDER)
@@ -200,11 +205,34 @@ def mtp_account(
             "no file states whether the next step reads states before or after shared_head.norm, and after it is "
             "taken, as transformers and SGLang do, while vLLM reads them before"
         )
-    count = fields.get("num_nextn_predict_layers")
-    if isinstance(count, int) and count > 1:
-        account.assume(f"of its {count} MTP layers the first is run, once for each draft token")
+    _tell_further(account, fields.get("num_nextn_predict_layers"))
     account.check_final()
     return account
+
+
+def _general_mtp_account(
+    folder: Path, fields: Fields, accepted: Accepted, names: Collection[str] | None, target: Fields | None
+) -> Account:
+    """The same of a type whose layers are transformers'."""
+    account, text = Account(folder, accepted, fields, {}), text_fields(fields)
+    layout = general_mtp(folder, fields, names)
+    if target is not None:
+        of_folder = {*OF_ANY_FILE, *_OF_FOLDER, *layout.counted_by, "architectures", "auto_map", "text_config"}
+        account.compare(target, {*fields, *target} - of_folder - {"mtp_use_dedicated_embeddings"})
+    if names:
+        prefix = layout.first(text.get("num_hidden_layers", 0))
+        account.look_at_files(lambda found: Tensors((), frozenset()), prefix)
+    if layout.told is not None:
+        account.assume(layout.told)
+    _tell_further(account, layout.count(text))
+    account.check_final()
+    return account
+
+
+def _tell_further(account: Account, count: object) -> None:
+    """Note that of several MTP layers one is run."""
+    if isinstance(count, int) and count > 1:
+        account.assume(f"of its {count} MTP layers the first is run, once for each draft token")
 
 
 _OF_FOLDER = {"vocab_size", "eos_token_id", "num_nextn_predict_layers", "num_local_experts", "max_position_embeddings"}

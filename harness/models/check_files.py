@@ -30,6 +30,7 @@ from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
 from harness.models.head_fits import check_head_fields
 from harness.models.model_types import LENGTH_DEPENDENT_ROPE, MODEL_TYPES, is_quantized, of_length, takes_general_path
+from harness.models.mtp_layouts import general_mtp, text_fields
 from harness.models.rounded_weights import rounded_weights
 from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
@@ -210,6 +211,12 @@ def _check_kind(folder: Path, wanted: str, fields: Mapping[str, Any], tensors: M
 def _check_mtp(folder: Path, weights: Weights) -> None:
     """Raise CheckpointError where a target's folder has no MTP layer."""
     fields = _fields(folder)
+    if fields.get("model_type") not in MODEL_TYPES:
+        tensors = _tensors(folder, weights)
+        layout = general_mtp(folder, fields, tensors or None)
+        prefix = layout.first(text_fields(fields).get("num_hidden_layers", 0))
+        _check_types(folder, {name: item for name, item in tensors.items() if name.startswith(prefix)})
+        return
     count, first = fields.get("num_nextn_predict_layers") or 0, fields.get("num_hidden_layers")
     if not isinstance(count, int) or count < 1:
         raise CheckpointError(

@@ -35,9 +35,8 @@ class CheckpointError(ValueError):
 class WeightSource(Protocol):
     """Where a model's tensors come from, by name and shape: a `Checkpoint`, or random draws."""
 
-    @property
-    def has_merged_experts(self) -> bool:
-        """Whether the experts of a layer come as transformers holds them, in one tensor, instead of one by one."""
+    def holds(self, name: str) -> bool:
+        """Whether there is a tensor of that name; where there is none, the experts of a layer come one by one."""
         ...
 
     def take(self, name: str, shape: Iterable[int]) -> Tensor: ...
@@ -156,8 +155,6 @@ class Checkpoint:
     Each tensor is taken by name and shape; `check_used` finds what was never taken.
     """
 
-    has_merged_experts = False
-
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._files = weight_files(self.folder)
@@ -174,6 +171,9 @@ class Checkpoint:
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
+
+    def holds(self, name: str) -> bool:
+        return name in self
 
     @property
     def names(self) -> list[str]:
@@ -211,13 +211,16 @@ class Checkpoint:
         """Copy one tensor to a place of its shape, in the place's dtype. Raises CheckpointError as `take` does."""
         place.copy_(self.take(name, place.shape))
 
+    def unused(self, prefix: str = "") -> list[str]:
+        """The tensors that were never taken, of those whose names begin with a prefix."""
+        return [name for name in self.names if name.startswith(prefix) and name not in self._taken]
+
     def check_used(self, left_alone: Collection[str], prefix: str = "") -> None:
         """Raise CheckpointError where a tensor was never taken, other than those that may be left alone.
 
         prefix: of the names that are looked at.
         """
-        unused = [name for name in self.names if name.startswith(prefix) and name not in self._taken]
-        left = [name for name in unused if name not in left_alone]
+        left = [name for name in self.unused(prefix) if name not in left_alone]
         if left:
             raise CheckpointError(
                 f"{self.folder}: expected config.json to account for every tensor, found {len(left)} that it does not: "

@@ -1,4 +1,5 @@
-"""How checkpoints store the experts of a layer: one by one, where transformers and random weights have them merged.
+"""How checkpoints store the experts of a layer: mostly one by one, where transformers and random weights have them
+merged. Some store them merged too (Qwen3.5), under the names that transformers has.
 
     stored   ...mlp.experts.{i}.{gate,up}_proj.weight [I, D]    ...mlp.experts.{i}.down_proj.weight [D, I]
     held     ...mlp.experts.gate_up_proj [E, 2 I, D]            ...mlp.experts.down_proj [E, D, I]
@@ -35,6 +36,6 @@ def stored_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def put_tensor(source: WeightSource, name: str, tensor: Tensor) -> None:
     """Write one tensor of a model from what a source has for it. Raises CheckpointError as Checkpoint.take does."""
-    parts = [(name, tensor)] if source.has_merged_experts else stored_tensors(name, tensor)
+    parts = [(name, tensor)] if source.holds(name) else stored_tensors(name, tensor)
     for stored, place in parts:
         source.put(stored, place)

@@ -45,9 +45,6 @@ class RandomWeights:
     matrix.
     """
 
-    has_merged_experts = True
-    """Thousands of small draws would take longer than a few large ones."""
-
     def __init__(
         self, seed: str, num_layers: int, *, device: torch.device | str, dtype: torch.dtype, tied: bool = False
     ) -> None:
@@ -56,6 +53,10 @@ class RandomWeights:
         self._device = torch.device(device)
         self._dtype = dtype
         self._tied = tied
+
+    def holds(self, name: str) -> bool:
+        """All: thousands of small draws of experts would take longer than a few large ones."""
+        return True
 
     def take(self, name: str, shape: Iterable[int]) -> Tensor:
         """The tensor of that name and shape."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from harness.config.models import HeadChoices, Layers
@@ -23,6 +21,7 @@ from harness.models.shape import read_shape
 from harness.models.target import load_target
 from kernels.contract import DraftSampling
 from tests.support.any_models import FAMILIES, NO_TOKENIZER, SILENTLY_WRONG, VOCAB_SIZE, disturbed, tiny_model
+from tests.support.host_reads import HostReads
 from tests.support.tiny_engines import engine_over, requests_of
 
 NUM_DRAFTED, NUM_NEW, CAPACITY = 3, 8, 40
@@ -104,23 +103,6 @@ def test_the_probe_refuses_what_is_wrong_over_slots(model_type, tmp_path):
 
 WAITING = ("dbrx", "longcat_flash")
 """Families whose code loops over the experts that are hit; a graph cannot hold them."""
-READS = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select", "aten::equal"}
-"""Operations that hand values, or a shape that follows from values, to the host."""
-
-
-class HostReads(TorchDispatchMode):
-    """Collects the operations inside that wait for the device, where there is one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        is_by_mask = name == "aten::index" and any(each is not None and each.dtype is torch.bool for each in args[1])
-        if name in READS or is_by_mask:
-            self.found.add(name)
-        return func(*args, **(kwargs or {}))
 
 
 def host_reads(target: GeneralTarget) -> set[str]:

@@ -175,6 +175,7 @@ class Case:
             (features.ragged or not self.is_ragged, "ragged batches"),
             (features.padded_slots or not self.padded_slots, "padded slots"),
             (features.padded_rows or not self.padded_rows, "padded target rows"),
+            (not features.whole_rounds or self.row_stats, "statistics of draft rows that it could leave out"),
         )
         return next((f"no {what}" for has, what in needs if not has), None)
 

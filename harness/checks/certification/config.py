@@ -26,8 +26,9 @@ class CertifyConfig:
     """What is certified, how, and where the report goes."""
 
     subject: str = PROJECT_CORE
-    """flashinfer, project, reference, sglang, transformers, vllm or vllm_plugin; or package.module:function that takes
-    a torch device and returns the core to certify, as harness/checks/certification/subject.py has it."""
+    """A name of harness/checks/certification/implementations, for example vllm, project or reference; or
+    package.module:function that takes a torch device and returns the core to certify, as
+    harness/checks/certification/subject.py has it."""
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
     size: Size = Size.auto

@@ -25,6 +25,7 @@ from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.slot_table import BATCH_STEP, NOT_A_TOKEN, WATCHED_ROUNDS, SlotTable
 from harness.checks.certification.subject import Subject, features_of
 from harness.checks.certification.tree_rounds import simulate_tree_round
+from harness.checks.certification.whole_rounds import simulate_whole_round
 from kernels.contract import Draft, DraftSampling, Drawn, RowStats, Sampling, TokenMask, VerificationResult
 from kernels.random.streams import Purpose
 
@@ -176,6 +177,8 @@ def simulate(subject: Subject, case: Case, num_samples: int, batch: int, seed: i
     num_slots = -(-num_samples // (num_batches * per_slot * BATCH_STEP)) * BATCH_STEP
     counts, tallies = None, None
     play = simulate_tree_round if case.drafts_trees else simulate_round
+    if features_of(subject).whole_rounds:
+        play = simulate_whole_round
     for index in range(num_batches):
         table = SlotTable(case, num_slots, index * num_slots * per_slot, seed, device)
         slots = table.order

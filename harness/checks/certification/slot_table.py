@@ -140,11 +140,25 @@ class SlotTable:
         lengths = torch.tensor(self.case.lengths, device=self.device)
         return lengths[(self.digits(slots).length + self.rounds[slots]) % len(lengths)]
 
-    def commit(self, slots: Tensor, verdict: VerificationResult, num_draft_tokens: Tensor) -> None:
-        """Append what the real rows emitted, count the requests that are done, and start the next in their slots."""
+    def commit(
+        self,
+        slots: Tensor,
+        verdict: VerificationResult,
+        num_draft_tokens: Tensor,
+        num_emitted: Tensor | None = None,
+    ) -> None:
+        """Append what the real rows emitted, count the requests that are done, and start the next in their slots.
+
+        Args:
+            slots: [R] int64.
+            verdict: of the round; its rows beyond R are not read.
+            num_draft_tokens: [R] int64.
+            num_emitted: [R] int64, output tokens; None: one more than accepted.
+        """
         count, width = len(slots), self.depth + 1
         emitted = self.numbers_of(verdict.token_ids[:count])
         num_accepted = verdict.num_accepted[:count].clamp(0, self.depth)
+        num_emitted = num_accepted + 1 if num_emitted is None else num_emitted
         columns = torch.arange(width, device=self.device)
         if self.engines is not None:
             goes_on = self.decodes(slots) & (self.num_emitted[slots] + num_accepted + 1 < self.length)
@@ -153,8 +167,8 @@ class SlotTable:
         for column in range(width):
             token_ids = emitted[:, column].clamp(0, self.models.vocab_size - 1)
             moved = self.models.next_states(self.states[slots], token_ids)
-            self.states[slots] = torch.where(num_accepted >= column, moved, self.states[slots])
-        self.num_emitted[slots] += num_accepted + 1
+            self.states[slots] = torch.where(num_emitted > column, moved, self.states[slots])
+        self.num_emitted[slots] += num_emitted
         self.rounds[slots] += 1
         busy = self.is_busy(slots)
         self.tallies[1:] += torch.stack([(num_draft_tokens * busy).sum(), (num_accepted * busy).sum()])

@@ -40,6 +40,9 @@ A whole subject, in my_core.py, with the reference in the place of the code to t
 Then, from the folder of my_core.py, or with it on PYTHONPATH:
 
     rejection-lab certify --subject my_core:my_core
+
+A package whose one function drafts, calls both models and verifies has no `draw` and `verify` of its own: a function
+of one round, `run_round`, becomes a subject by `whole_rounds`.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -55,7 +58,7 @@ from torch import Tensor
 from harness.checks.certification.implementations import NAMED
 from harness.config.own_code import import_place, note_own_file, own_place
 from harness.config.schema import SettingsError
-from kernels.contract import DraftSampling, Drawn, VerificationMethod, VerificationResult
+from kernels.contract import DraftSampling, Drawn, Verification, VerificationMethod, VerificationResult
 from kernels.core import Core, core_for, reference_core
 from kernels.methods import Method, TreeMethod
 
@@ -89,6 +92,9 @@ class Features:
     """`verify` runs every kernels.methods.OwnMethod, as the reference does."""
     own_hooks: bool = False
     """`verify` runs those with hooks, as the kernels do."""
+    whole_rounds: bool = False
+    """The subject's code drafts and verifies in one call that gets the models: `run_round` is called in the place of
+    `draw` and `verify`."""
     remark: str = ""
     """What a reader of the report should know about the subject."""
 
@@ -114,6 +120,33 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True)
+class ModelRound:
+    """What a subject of whole rounds is given: one round of one request."""
+
+    target: Callable[[Tensor], Tensor]
+    """[1, n] int64 token ids -> [1, n, V] float32 logits of the token after each. The result is not to be changed."""
+    draft: Callable[[Tensor], Tensor]
+    """The drafter, likewise."""
+    token_ids: Tensor
+    """[1, n] int64, the context: a prompt and what the request has emitted."""
+    num_draft_tokens: int
+    temperature: float
+    verification: Verification
+
+
+class EmittedTokens(NamedTuple):
+    """What a whole round gave."""
+
+    token_ids: list[int]
+    """Of the output, at least one and at most num_draft_tokens + 1."""
+    num_accepted: int
+    """Draft tokens among them, as the subject counts them."""
+
+
+RunRound = Callable[[ModelRound], EmittedTokens]
+
+
+@dataclass(frozen=True)
 class Functions:
     """A subject put together from functions."""
 
@@ -124,6 +157,36 @@ class Functions:
     features: Features = field(default_factory=Features)
     draw_children: Callable[..., Tensor] | None = None
     """As kernels.reference.draw_children.draw_children, which draws the trees of a subject that has none."""
+    run_round: RunRound | None = None
+    """Of a subject of whole rounds."""
+
+
+def whole_rounds(name: str, run_round: RunRound, features: Features) -> Functions:
+    """A subject that runs whole rounds.
+
+    Args:
+        name: for the report.
+        run_round: one round of one request; draws its random numbers from torch's global generator.
+        features: methods, ways to draft and the remark; a round has a temperature and two models of one vocabulary.
+    """
+
+    def has_none(*arguments: object, **named: object) -> Any:
+        raise ValueError(f"{name} runs whole rounds: expected run_round, found a call with rows of logits")
+
+    can = Features(
+        methods=features.methods,
+        draft_samplings=features.draft_samplings,
+        drafts=features.drafts,
+        dtypes=frozenset({torch.float32}),
+        truncation=False,
+        narrow_draft=False,
+        ragged=False,
+        padded_slots=False,
+        padded_rows=False,
+        whole_rounds=True,
+        remark=features.remark,
+    )
+    return Functions(name, has_none, has_none, has_none, can, run_round=run_round)
 
 
 def _as_subject(core: Core) -> Functions:

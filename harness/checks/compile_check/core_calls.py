@@ -12,24 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.engine.compile_ahead.compile import Launch
-from harness.engine.slots import MAX_ENDING_TOKENS
-from kernels.commit import commit
+from harness.checks.compile_check.compiled import Launch
 from kernels.contract import (
     Draft,
     LogitEdits,
     RowStats,
     Sampling,
     SiblingDraws,
-    Slots,
     Streams,
     Texts,
     TokenMask,
     TokenTally,
-    VerificationResult,
 )
 from kernels.contract import VerificationMethod as Method
-from kernels.defer import defer
 from kernels.draw import coupled_draw, draw
 from kernels.edit_logits import edit_logits
 from kernels.logprobs import logprobs
@@ -132,14 +127,6 @@ def _draw(
     draw(logits, sampling, streams_of(num_requests), Purpose.draft, target_ids, stats, mask=mask)
 
 
-def _defer(num_drafts: int, *, defers: bool = True) -> None:
-    ones = torch.ones(NUM_REQUESTS, dtype=torch.int64)
-    drafts, tokens, endings = (
-        torch.zeros(NUM_REQUESTS, size, dtype=torch.int64) for size in (num_drafts, CAPACITY, MAX_ENDING_TOKENS)
-    )
-    defer(ones, num_drafts * ones, drafts, tokens, ones, endings if defers else None)
-
-
 def _edit_logits(num_drafts: int, dtype: torch.dtype, *, of_trees: bool = False) -> None:
     ones, floats = torch.ones(NUM_REQUESTS, dtype=torch.int64), torch.ones(NUM_REQUESTS)
     fixed = torch.zeros(NUM_REQUESTS, NUM_FIXED, dtype=torch.int32)
@@ -149,14 +136,6 @@ def _edit_logits(num_drafts: int, dtype: torch.dtype, *, of_trees: bool = False)
     tally = TokenTally.empty(NUM_REQUESTS, NUM_FIXED + CAPACITY + num_drafts)
     logits = torch.empty(NUM_REQUESTS * (num_drafts + 1), VOCAB_SIZE, dtype=dtype)
     edit_logits(logits, drafts, ones, texts, edits, tally, drafts if of_trees else None)
-
-
-def _commit(num_drafts: int, *, keeps: bool) -> None:
-    ones, tokens, drafts = (
-        torch.zeros(NUM_REQUESTS, *size, dtype=torch.int64) for size in ((), (num_drafts + 1,), (num_drafts,))
-    )
-    slots = Slots(torch.zeros(NUM_REQUESTS + 1, CAPACITY, dtype=torch.int64), ones, ones, NUM_REQUESTS)
-    commit(VerificationResult(tokens, ones, ones > 0), drafts, ones, slots if keeps else None)
 
 
 def _coupled_draw(
@@ -277,15 +256,10 @@ def packed(dtype: torch.dtype) -> Iterator[Launch]:
     yield "verify strict, packed rows", partial(_verify, Method.strict, dtype, packed=True)
 
 
-def bookkeeping() -> Iterator[Launch]:
-    """With and without drafts, with and without rows that may be deferred, and slots that take in what was decided."""
-    for num_drafts, words in ((0, "no drafts"), (NUM_DRAFTS, f"{NUM_DRAFTS} drafts")):
-        yield f"defer, {words}", partial(_defer, num_drafts)
-        yield f"defer none, {words}", partial(_defer, num_drafts, defers=False)
-        yield f"commit, {words}", partial(_commit, num_drafts, keeps=True)
-        yield f"pack what may be cut, {words}", partial(_commit, num_drafts, keeps=False)
-    yield "edit logits, no drafts", partial(_edit_logits, 0, torch.bfloat16)
-    yield "edit logits, trees", partial(_edit_logits, NUM_NODES, torch.bfloat16, of_trees=True)
+def edits(dtype: torch.dtype) -> Iterator[Launch]:
+    """Edits of target rows without drafts, and along trees."""
+    yield "edit logits, no drafts", partial(_edit_logits, 0, dtype)
+    yield "edit logits, trees", partial(_edit_logits, NUM_NODES, dtype, of_trees=True)
 
 
 def truncated(dtype: torch.dtype, methods: Iterable[Method]) -> Iterator[Launch]:

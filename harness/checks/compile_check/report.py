@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.engine.compile_ahead.compile import CompiledVariant
+from harness.checks.compile_check.compiled import CompiledVariant
 from harness.report.number_format import count
 from harness.report.table import ColumnOf, table_of
 from harness.report.text_table import text_lines

@@ -1,52 +1,64 @@
-"""What a compile check found, kept with a digest of its sources, so that the same are not compiled again."""
+"""Variants that a compile check found nothing wrong with, kept in a file, so that the same are not compiled again."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.engine.compile_ahead.compile import CompiledVariant
+from harness.checks.compile_check.compiled import RecordedLaunch
 from harness.records.files import write_atomically
 
-COMPILED = ("kernels", "harness/models/fused", "harness/checks/compile_check", "harness/engine/slots.py")
-"""Folders and files of the checkout that decide what is compiled."""
-NOT_COMPILED = "kernels/reference"
+
+class Vouched(NamedTuple):
+    """A variant that was compiled without a complaint."""
+
+    key: str
+    """Of what was compiled, see RecordedLaunch."""
+    code: str
+    """Digest of its machine code."""
 
 
 class Stamp(NamedTuple):
     """A check without a complaint."""
 
-    sources: str
-    """Digest of the sources."""
     triton: str
     """Triton's version."""
-    num_variants: int
-    num_kernels: int
+    variants: Mapping[str, Vouched]
+    """By their names (`names_of`)."""
 
 
-def digest(root: Path) -> str:
-    """Of the code that decides what is compiled, comments and layout aside.
+class Difference(NamedTuple):
+    """The machine code of a check beside that of the check before it."""
 
-    Args:
-        root: the checkout.
-    """
-    found = hashlib.sha256()
-    for place in COMPILED:
-        top = root / place
-        for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
-            name = path.relative_to(root).as_posix()
-            if not name.startswith(f"{NOT_COMPILED}/"):
-                found.update(f"{name}\n{ast.dump(ast.parse(path.read_text(encoding='utf-8')))}\n".encode())
-    return found.hexdigest()
+    num_same: int
+    other: Sequence[str]
+    """Names of variants with other machine code."""
+    new: Sequence[str]
+    """Names that were not there."""
+    gone: Sequence[str]
 
 
-def stamp_of(found: Sequence[CompiledVariant], sources: str, triton: str) -> Stamp:
-    """Of what a check compiled."""
-    return Stamp(sources, triton, len(found), len({item.kernel for item in found}))
+def names_of(launches: Sequence[RecordedLaunch]) -> list[str]:
+    """A name for each: its kernel, what launched it, and a number where that is not enough."""
+    counts: Counter[str] = Counter()
+    names = []
+    for launch in launches:
+        name = f"{launch.variant.kernel}: {launch.launched_by}"
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return names
+
+
+def difference(stamp: Stamp, before: Stamp) -> Difference:
+    """What has other machine code than before, by name."""
+    common = [name for name in stamp.variants if name in before.variants]
+    other = [name for name in common if stamp.variants[name].code != before.variants[name].code]
+    new = [name for name in stamp.variants if name not in before.variants]
+    gone = [name for name in before.variants if name not in stamp.variants]
+    return Difference(len(common) - len(other), other, new, gone)
 
 
 def read_stamp(path: Path) -> Stamp | None:
@@ -56,15 +68,21 @@ def read_stamp(path: Path) -> Stamp | None:
         ValueError: the file holds something else.
     """
     try:
-        return Stamp(**json.loads(path.read_text(encoding="utf-8")))
+        triton, variants = _fields(**json.loads(path.read_text(encoding="utf-8")))
+        return Stamp(triton, {name: Vouched(*pair.split(" ")) for name, pair in variants.items()})
     except FileNotFoundError:
         return None
-    except (TypeError, ValueError, OSError) as error:
+    except (TypeError, ValueError, AttributeError, OSError) as error:
         raise ValueError(
             f"{path}: expected the stamp of a compile check, found {error}; delete it to compile again"
         ) from error
 
 
+def _fields(triton: str, variants: dict[str, str]) -> tuple[str, dict[str, str]]:
+    return triton, variants
+
+
 def write_stamp(path: Path, stamp: Stamp) -> None:
-    """Write a stamp as JSON."""
-    write_atomically(path, (json.dumps(stamp._asdict(), indent=2) + "\n").encode())
+    """Write a stamp as JSON, a line for each variant."""
+    lines = {"triton": stamp.triton, "variants": {name: " ".join(item) for name, item in stamp.variants.items()}}
+    write_atomically(path, (json.dumps(lines, indent=1) + "\n").encode())

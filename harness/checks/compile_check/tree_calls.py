@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from harness.checks.compile_check.compiled import Launch
 from harness.checks.compile_check.core_calls import (
     CUTS,
     MASKS,
@@ -25,7 +26,6 @@ from harness.checks.compile_check.core_calls import (
     streams_of,
     verifications,
 )
-from harness.engine.compile_ahead.compile import Launch
 from kernels.contract import SiblingDraws
 from kernels.methods import TreeMethod, VerificationMethod
 from kernels.tree.draw_children import draw_children

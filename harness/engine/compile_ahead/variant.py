@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
+import torch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
 from triton.compiler import ASTSource, compile
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from harness.engine.compile_ahead.compile import WARP_SIZE, CompileOnlyDriver
 from kernels.methods.hooks import common_key
+
+WARP_SIZE = 32
 
 
 class Variant(NamedTuple):
@@ -54,8 +57,8 @@ class _Lookup(ASTSource):
         raise _NotCompiledError
 
 
-def compile_variant(variant: Variant, target: int) -> None:
-    """Compile a variant into Triton's cache, unless it is there.
+def compile_variant(variant: Variant, target: int) -> Any:
+    """Compile a variant into Triton's cache, unless it is there; returns the kernel as Triton has it.
 
     Args:
         variant: of a kernel that can be imported.
@@ -64,7 +67,7 @@ def compile_variant(variant: Variant, target: int) -> None:
     Raises:
         Exception: whatever Triton raises where it cannot be compiled.
     """
-    compile(variant.source(), GPUTarget("cuda", target, WARP_SIZE), dict(variant.options))
+    return compile(variant.source(), GPUTarget("cuda", target, WARP_SIZE), dict(variant.options))
 
 
 def compiled_key(variant: Variant, target: int) -> str | None:
@@ -77,11 +80,34 @@ def compiled_key(variant: Variant, target: int) -> str | None:
     return key
 
 
-class _RecordingDriver(CompileOnlyDriver):
-    """Kernels that were only recorded are kept apart from those of any device."""
+class RecordingDriver(DriverBase):
+    """Stands for a GPU that is not there; kernels that were only recorded are kept apart from those of any device."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__()
+        self.target = target
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.target, WARP_SIZE)
 
     def get_current_device(self) -> Any:
         return f"recorded for {self.target}"
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        raise NotImplementedError(f"nothing is launched, so no launcher passes a {ty}")
+
+    def get_benchmarker(self) -> Any:
+        raise NotImplementedError("nothing is launched, so nothing is timed")
 
 
 @contextmanager
@@ -117,7 +143,7 @@ def recorded(target: int) -> Iterator[list[Variant]]:
     run: Callable[..., Any] = before[0]
     JITFunction.run = lambda function, *arguments, **named: run(function, *arguments, **{**named, "warmup": True})
     JITFunction._do_compile = record
-    driver.set_active(_RecordingDriver(target))
+    driver.set_active(RecordingDriver(target))
     try:
         yield found
     finally:

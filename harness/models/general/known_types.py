@@ -16,17 +16,23 @@ from typing import Any
 from harness.models.checkpoint import CheckpointError, configured_by
 from harness.models.known_fields import LAYER, NOT_QUANTIZED, OF_ANY_FILE, OF_EXPERTS, Layout, ignored, only, used
 from harness.models.model_types import MODEL_TYPES, QUANTIZATION
+from harness.models.mtp_layouts import mtp_layout
 from harness.records.strict_json import shown
 
 _READ_BESIDE = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_local_base_freq")
 """Fields that configuration classes read into attributes of other names."""
 
 
+_SAME_AS = {"mimo": "qwen2"}
+"""Types that transformers does not know by name -> the type whose code computes their layers, as vLLM's does."""
+_OF_MTP = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
+
+
 def architecture_of(model_type: object) -> str | None:
     """The class of a type's causal language models; None where transformers has none."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(str(model_type))
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(_SAME_AS.get(str(model_type), str(model_type)))
     return found[0] if isinstance(found, tuple) else found
 
 
@@ -34,12 +40,13 @@ def general_config_class(model_type: str) -> Any:
     """transformers' class of a type's configurations."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    return CONFIG_MAPPING[model_type]
+    return CONFIG_MAPPING[_SAME_AS.get(model_type, model_type)]
 
 
 def general_config(fields: Mapping[str, Any]) -> Any:
     """The configuration that the fields of a file make."""
-    return general_config_class(fields["model_type"]).from_dict(_with_floats(fields))
+    kind = general_config_class(fields["model_type"])
+    return kind.from_dict(_with_floats({**fields, "model_type": kind.model_type}))
 
 
 def _with_floats(value: Any) -> Any:
@@ -73,12 +80,13 @@ def general_layout(fields: Mapping[str, Any]) -> Layout:
         **only((False,), "biases of layers", "attention_bias", "mlp_bias"),
         **only((False,), "norms of queries and keys", "use_qk_norm", "qk_norm"),
         **used(*names),
+        **(only((True,), "biases of attention", "attention_bias") if fields["model_type"] == "mimo" else {}),
         **OF_ANY_FILE,
         **used(QUANTIZATION),
         **used("model_type", "eos_token_id", "tie_word_embeddings"),
         **ignored("the code of transformers is run, not that of the checkpoint", "auto_map"),
         **ignored("tensors tell whether they are a language model's", "architectures"),
-        **ignored("of MTP layers, which the general path leaves out", "num_nextn_predict_layers"),
+        **ignored("of MTP layers, which drafter=mtp reads", *_OF_MTP),
     }
 
 
@@ -121,7 +129,7 @@ def check_quantization(fields: Mapping[str, Any], folder: Path) -> None:
 def what_it_means(architecture: str, model_type: object) -> str:
     """What a reader must know of a model on the general path, one sentence without its end."""
     lacking = ["fused operations", "weights or caches of 8 bits"]
-    if model_type not in MODEL_TYPES:
-        # a head of such a layer is made of layers of our own
+    # a head of such a layer is made of layers of our own, or of transformers'
+    if model_type not in MODEL_TYPES and mtp_layout({"model_type": model_type}) is None:
         lacking.append("MTP layers")
     return f"layers are transformers' own ({architecture}, target.layers): without {', '.join(lacking)}"

@@ -16,6 +16,7 @@ from harness.models.general.known_types import quietly
 from harness.models.general.network import OWN_IMPLEMENTATION
 from harness.models.general.probe import check_over_slots, failing_code_told
 from harness.models.general.target import GeneralTarget
+from harness.models.mtp_layouts import is_mtp_tensor
 from harness.models.rounded_weights import rounded_weights
 
 
@@ -86,7 +87,11 @@ def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None)
                 f"{given.folder}: expected {what} of a {type(causal_lm).__name__}, found {name.replace('_', ' ')}: "
                 f"{first_names(sorted(map(str, found[name])))}; config.json and weights do not belong together"
             )
-    unknown, told = sorted(name for name in found["unexpected_keys"] if not _is_of_mtp(name, given.config)), []
+    fields, told = read_fields(given.folder / CONFIG), []
+    of_mtp = {
+        name for name in found["unexpected_keys"] if _is_of_mtp(name, given.config) or is_mtp_tensor(name, fields)
+    }
+    unknown = sorted(found["unexpected_keys"] - of_mtp)
     if _has_other_senses(given.config):
         others = [name for name in unknown if _OTHER_SENSES.search(name)]
         unknown = [name for name in unknown if name not in others]

@@ -45,9 +45,9 @@ class Network:
         num_layers = causal_lm.config.get_text_config(decoder=True).num_hidden_layers
         self.layers = _layers(causal_lm, num_layers)
         self._around = [each for each in causal_lm.modules() if each is not causal_lm and self._holds(each)]
-        """Modules that hold the layers, the outermost first; its forward may call any of them."""
-        self.body = self._around[0]
-        self.has_own_attention = "ALL_ATTENTION_FUNCTIONS" not in vars(sys.modules[type(causal_lm).__module__])
+        """Modules that hold the layers, the outermost first; its forward may call any of them, the last the layers."""
+        self.body, self.decoder = self._around[0], self._around[-1]
+        self.has_own_attention = "ALL_ATTENTION_FUNCTIONS" not in vars(sys.modules[type(self.body).__module__])
         """Whether its attention is code of its own; else it goes through the interface of transformers."""
         taken = inspect.signature(self.body.forward).parameters
         self._cache_name = next((name for name in ("past_key_values", "cache_params") if name in taken), None)
@@ -88,9 +88,25 @@ class Network:
         asked: tuple[int, ...] = (),
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """([B, T, H] states after the final norm, those entering the asked layers); of number n the last one's."""
+        return self._run({"input_ids": token_ids}, positions, view, asked)
+
+    def run_states(
+        self,
+        # [B, T, H]
+        states: Tensor,
+        # [B, T] int64
+        positions: Tensor,
+        view: GeneralView | None,
+    ) -> Tensor:
+        """[B, T, H] states after the final norm, of states that take the place of embeddings."""
+        return self._run({"inputs_embeds": states}, positions, view, ())[0]
+
+    def _run(
+        self, inputs: dict[str, Tensor], positions: Tensor, view: GeneralView | None, asked: tuple[int, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         for index in asked:
             self._hook(index)
-        given: dict[str, Any] = {"input_ids": token_ids, "use_cache": view is not None}
+        given: dict[str, Any] = {**inputs, "use_cache": view is not None}
         if view is not None and self._cache_name is not None:
             given[self._cache_name] = view
         if self._takes_positions:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.checks.certification.subject import Features
 from kernels.contract import Draft, DraftSampling, Drawn, Sampling, Streams, VerificationMethod, VerificationResult
+from kernels.random.streams import Purpose
 from kernels.reference.truncation import process, sampling_rows
 
 Method = VerificationMethod
@@ -31,6 +32,17 @@ def features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]], 
         padded_slots=False,
         padded_rows=False,
         remark=f"target rows arrive as probabilities, processed in float32; drafts are not truncated; {remark}",
+    )
+
+
+def step_features(drafts: frozenset[tuple[VerificationMethod, DraftSampling, bool]]) -> Features:
+    """Of a subject whose step drafts, calls both models and verifies, at a temperature alone."""
+    return Features(
+        methods=frozenset(method for method, _, _ in drafts),
+        draft_samplings=frozenset(sampling for _, sampling, _ in drafts),
+        drafts=drafts,
+        remark="one call drafts, calls both models and verifies, one request a call; random numbers from torch's "
+        "generator",
     )
 
 
@@ -70,6 +82,15 @@ def drawn(token_ids: Tensor, probs: Tensor) -> Drawn:
     """Draft tokens [R] and the distributions [R, V] that they were drawn from."""
     logprobs = probs.gather(1, token_ids[:, None])[:, 0].log()
     return Drawn(token_ids, logprobs, torch.zeros_like(token_ids, dtype=torch.bool))
+
+
+def multinomial_draw(
+    logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
+) -> Drawn:
+    """Drafts by `torch.multinomial`, for the packages that draw them so."""
+    seed_generators(streams)
+    probs = draft_probs(logits, sampling.temperature)
+    return drawn(torch.multinomial(probs, 1)[:, 0], probs)
 
 
 def accepted_and_next(draft: Draft, num_accepted: Tensor, next_ids: Tensor) -> VerificationResult:

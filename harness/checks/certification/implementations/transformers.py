@@ -15,16 +15,13 @@ from harness.checks.certification.implementations.probabilities import (
     SAMPLED,
     Method,
     accepted_and_next,
-    draft_probs,
-    drawn,
     features,
+    multinomial_draw,
     no_coupled_draw,
-    seed_generators,
 )
 from harness.checks.certification.subject import Functions
 from harness.config.schema import SettingsError
-from kernels.contract import Draft, Drawn, Sampling, Streams, Verification, VerificationResult
-from kernels.random.streams import Purpose
+from kernels.contract import Draft, Sampling, Streams, Verification, VerificationResult
 from kernels.reference.truncation import process, sampling_rows
 
 FEATURES = features(
@@ -42,13 +39,6 @@ def assisted_generation(device: torch.device) -> Functions:
             "pip install transformers"
         ) from error
 
-    def draw(
-        logits: Tensor, sampling: Sampling, streams: Streams, purpose: Purpose, draft_to_target: Tensor | None = None
-    ) -> Drawn:
-        seed_generators(streams)
-        probs = draft_probs(logits, sampling.temperature)
-        return drawn(torch.multinomial(probs, 1)[:, 0], probs)
-
     @torch.inference_mode()
     def verify(
         target_logits: Tensor, draft: Draft, sampling: Sampling, verification: Verification, streams: Streams
@@ -64,4 +54,4 @@ def assisted_generation(device: torch.device) -> Functions:
         next_ids = torch.stack([valid[0, -1] for valid, _ in found])
         return accepted_and_next(draft, torch.stack([num_matches for _, num_matches in found]), next_ids)
 
-    return Functions(f"transformers {version_of('transformers')}", verify, draw, no_coupled_draw, FEATURES)
+    return Functions(f"transformers {version_of('transformers')}", verify, multinomial_draw, no_coupled_draw, FEATURES)
