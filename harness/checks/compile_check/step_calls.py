@@ -12,8 +12,8 @@ from math import prod
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.checks.compile_check.compiled import Launch, RecordedLaunch
+from harness.runner.groups import groups_of
 from harness.runner.plan.compose import compose_plan
-from harness.runner.turns import groups_of
 
 _COMMON = {
     "backend.device": "cpu",
