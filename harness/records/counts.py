@@ -13,6 +13,7 @@ from operator import lt
 from typing import NamedTuple
 
 from harness.records import InconsistentRecordError
+from harness.records.strict_json import Int64
 
 
 class Knowledge(Enum):
@@ -33,19 +34,19 @@ class Arrival(NamedTuple):
 
     arrival_s: float
     """When they reached the client, in seconds since the measured phase of the cell began."""
-    num_output_tokens: int
+    num_output_tokens: Int64
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
     """Drafts of several rounds, in the definitions of `harness.analysis.columns`."""
 
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_draft_tokens_per_pos: tuple[int, ...] | None = None
+    num_drafts: Int64 = 0
+    num_draft_tokens: Int64 = 0
+    num_accepted_tokens: Int64 = 0
+    num_draft_tokens_per_pos: tuple[Int64, ...] | None = None
     """Drafts with a token at position 1, 2, ..; None where unknown."""
-    num_accepted_tokens_per_pos: tuple[int, ...] | None = None
+    num_accepted_tokens_per_pos: tuple[Int64, ...] | None = None
     """Drafts whose token at position 1, 2, .. was accepted; None where unknown."""
 
     def __post_init__(self) -> None:

@@ -13,10 +13,12 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_type_hints
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival
@@ -32,7 +34,7 @@ from harness.records.schema import (
     Failure,
     unreadable,
 )
-from harness.records.strict_json import at, hints_of, parse_each, parse_json, shown, typed, typed_list
+from harness.records.strict_json import at, parse_json, shown, typed
 
 
 def identity(determinants: Mapping[str, Any]) -> str:
@@ -175,25 +177,26 @@ def request_from_json(data: Any) -> RequestRecord:
     return request
 
 
+@cache
+def _columns_of(kind: Any) -> Any:
+    """A dataclass with a column for each field of rounds or arrivals; those of rounds that may be missing are empty."""
+    hints = get_type_hints(kind, include_extras=True)
+    columns: dict[str, Any] = {name: GenericAlias(tuple, (hint, ...)) for name, hint in hints.items()}
+    may_be_missing = _OPTIONAL_ROUND_COLUMNS if kind is RoundRecord else {}
+    needed = [(name, column) for name, column in columns.items() if name not in may_be_missing]
+    return make_dataclass(f"{kind.__name__}Columns", [*needed, *((name, columns[name], ()) for name in may_be_missing)])
+
+
 def _from_columns(kind: Any, columns: Any) -> tuple[Any, ...]:
     """Rounds or arrivals."""
-    hints = hints_of(kind)
-    if not isinstance(columns, dict) or not set(columns) <= set(hints):
-        raise InconsistentRecordError(f"expected the columns {', '.join(hints)}, found {shown(columns)}")
-    rows = {name: at(name, typed_list, hints[name], column) for name, column in columns.items()}
-    num_rows = max(map(len, rows.values()), default=0)
-    may_be_missing = _OPTIONAL_ROUND_COLUMNS if kind is RoundRecord else {}
-    wrong = [
-        name for name in hints if len(rows.get(name, ())) != num_rows and (name in rows or name not in may_be_missing)
-    ]
-    if wrong:
-        raise InconsistentRecordError(
-            f"expected the columns {', '.join(hints)} with {num_rows} values each, found "
-            f"{len(rows[wrong[0]]) if wrong[0] in rows else 'no'} {wrong[0]}"
-        )
+    found = {name: column for name, column in vars(typed(_columns_of(kind), columns)).items() if name in columns}
+    sizes = {name: len(column) for name, column in found.items()}
+    if len({*sizes.values()}) > 1:
+        raise InconsistentRecordError(f"expected columns of one length, found {sizes}")
+    num_rows = next(iter(sizes.values()))
     if kind is RoundRecord:
-        return rounds_from_columns(rows, num_rows)
-    return tuple(kind(*row) for row in zip(*(rows[name] for name in hints), strict=True))
+        return rounds_from_columns(found, num_rows)
+    return tuple(map(kind, *found.values()))
 
 
 def block_from_json(data: Any) -> Block:
@@ -232,9 +235,7 @@ def read_cell(path: Path) -> CellRecord:
     """Read a cell; raises ValueError with the path when the file is not a consistent record of a known schema."""
     try:
         with gc_off():
-            content = gzip.decompress(path.read_bytes())
-            data = parse_each(content, "requests", request_from_json)
-            return _cell_from_json(_read_whole(content) if data is None else data)
+            return _cell_from_json(parse_json(gzip.decompress(path.read_bytes())))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: expected a whole gzip file, found a damaged one ({error}); {BRING_BACK}") from error
     except (OSError, KeyError, TypeError) as error:
@@ -244,23 +245,13 @@ def read_cell(path: Path) -> CellRecord:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _read_whole(content: bytes) -> Any:
-    """A record as plain values with its requests, read at once, so that an error names the request and the place."""
-    data = parse_json(content)
-    _check_version(data)
-    requests = enumerate(data["requests"])
-    return data | {"requests": tuple(at(f"requests[{index}]", request_from_json, item) for index, item in requests)}
-
-
-def _check_version(data: Any) -> None:
+def _cell_from_json(data: Any) -> CellRecord:
     if data["schema_version"] not in READABLE_VERSIONS:
         raise InconsistentRecordError(unreadable(data["schema_version"]))
-
-
-def _cell_from_json(data: Any) -> CellRecord:
-    _check_version(data)
     if data["schema_version"] == 2:
         # caches and graphs were not counted from the start
         data = dict.fromkeys(COUNTED_FIELDS, 0) | data
+    requests = enumerate(data["requests"])
+    data["requests"] = [at(f"requests[{index}]", request_from_json, item) for index, item in requests]
     cell: CellRecord = typed(CellRecord, data)
     return cell

@@ -6,24 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.records import InconsistentRecordError
+from harness.records.strict_json import Int64
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSamples:
     """Samples of one GPU: before a block, while it ran, and after it."""
 
-    num_samples: int = 0
+    num_samples: Int64 = 0
     """All of them."""
-    num_busy_samples: int = 0
+    num_busy_samples: Int64 = 0
     """Those in which the GPU is known to have had work; clocks and their reasons are of these, since an idle GPU lowers
     its clocks."""
     min_sm_clock_mhz: float | None = None
     mean_sm_clock_mhz: float | None = None
     max_sm_clock_mhz: float | None = None
     min_memory_clock_mhz: float | None = None
-    clock_reasons: Mapping[str, int] = field(default_factory=dict)
+    clock_reasons: Mapping[str, Int64] = field(default_factory=dict)
     """What held the clocks down -> busy samples in which it did; the names are those of NVML, as in sw_power_cap."""
-    num_other_processes: int | None = None
+    num_other_processes: Int64 | None = None
     """Processes beside this one that had the GPU open for computing: the most in one sample. None where unknown."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """What could not be found out -> why."""

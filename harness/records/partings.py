@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.records.strict_json import at, parse_json, typed
+from harness.records.strict_json import Int64, at, parse_json, typed
 
 PARTINGS = "partings.json"
 
@@ -22,13 +22,13 @@ class AttributedParting:
     first_cell: str
     second_cell: str
     prompt_id: str
-    turn: int
-    sample: int
-    place: int
+    turn: Int64
+    sample: Int64
+    place: Int64
     """Of the first token in which the answers differ, from 1."""
-    tokens: tuple[int | None, int | None]
+    tokens: tuple[Int64 | None, Int64 | None]
     """Of the first and the second cell; None where an answer has ended."""
-    best_tokens: tuple[int, int]
+    best_tokens: tuple[Int64, Int64]
     """The two with the largest logits."""
     gap: float
     """Difference of these logits."""

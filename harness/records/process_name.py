@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.records.strict_json import Int64
+
 
 @dataclass(frozen=True)
 class ProcessName:
     """A process of some host."""
 
     host: str
-    pid: int
+    pid: Int64
     pids: str
     """The container in which the pid has a meaning; empty where the system has none."""
     started: str | None

@@ -14,6 +14,7 @@ from operator import attrgetter, le
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
+from harness.records.strict_json import Int64
 from harness.records.token_logprobs import TokenLogprobs
 from kernels.methods import VerificationMethod
 
@@ -43,7 +44,7 @@ class StopFound:
     """The stop string at which an answer ended."""
 
     string: str
-    num_cut_characters: int | None
+    num_cut_characters: Int64 | None
     """At the end of the output tokens' text, which are no part of the answer: the stop string, and what the last token
     spells behind it. None where a server found it and the tokens do not show it."""
 
@@ -62,15 +63,15 @@ EXPECTED_METHODS = tuple(method.value for method in VerificationMethod if method
 class RoundRecord:
     """One round of one request. The draw that ends the prefill is a round without draft tokens."""
 
-    num_proposed_tokens: int
+    num_proposed_tokens: Int64
     """Draft tokens the drafter produced for this round."""
-    num_draft_tokens: int
+    num_draft_tokens: Int64
     """K_r: draft tokens that count as evidence, known before verification; not those beyond the length limit, nor the
     first drafted token that ends the request (EOS, the end of a stop string) and what follows it, whether or not they
     were examined."""
-    num_accepted_tokens: int
+    num_accepted_tokens: Int64
     """A_r: accepted draft tokens among them."""
-    num_output_tokens: int
+    num_output_tokens: Int64
     """Tokens that this round added to the output."""
     cut_reason: CutReason | None
     arrival_s: float
@@ -80,25 +81,25 @@ class RoundRecord:
     expected_accepted: tuple[float, float, float] | None = None
     """Expected accepted tokens given this round's drafts under strict, probabilistic and block (EXPECTED_METHODS); None
     unless the whole draft is evidence."""
-    num_free_tokens: int | None = None
+    num_free_tokens: Int64 | None = None
     """Draft tokens up to the end of reasoning, the marker included: all of them before it, 0 after it; None where no
     end of reasoning is looked for."""
-    num_cut_tokens: int = 0
+    num_cut_tokens: Int64 = 0
     """Emitted tokens that were cut off again, for whatever reason."""
     host_us: float = 0.0
     """Microseconds that the host spent on the constraint."""
     is_whole: bool | None = None
     """Whether its step ran as one piece, as without a constraint; False: the host took part in it. None where nothing
     is held to a grammar."""
-    num_held_steps: int = 0
+    num_held_steps: Int64 = 0
     """Steps before it that deferred the request and decided nothing, because reasoning may have ended in them."""
     position_bounds: tuple[float, ...] | None = None
     """Of each position that counts, the largest probability with which any lossless rule accepts a draft token there,
     drawn as it was, given those before it: sum min(p, q). Of a tree one of the children of the node accepted before, 0
     where there are none or the walk did not come. None where it was not measured."""
-    path: tuple[int, ...] | None = None
+    path: tuple[Int64, ...] | None = None
     """Of a tree of drafts: the accepted nodes, by their place among the proposed tokens; None for a chain."""
-    num_draft_positions: int | None = None
+    num_draft_positions: Int64 | None = None
     """D_r of a tree: depths of the draft tokens that count as evidence; None for a chain, which has a draft token at
     each."""
 
@@ -203,19 +204,19 @@ class RequestRecord:
     prompt_id: str
     """The unit of resampling: every turn and every copy of a prompt carries the same id."""
     category: str
-    turn: int
-    sample: int
+    turn: Int64
+    sample: Int64
     """Copy of the prompt, 0 unless oversampled."""
-    seed: int
-    num_prompt_tokens: int
-    output_token_ids: tuple[int, ...]
+    seed: Int64
+    num_prompt_tokens: Int64
+    output_token_ids: tuple[Int64, ...]
     """Empty where a server does not give them."""
     finish_reason: FinishReason
     submitted_s: float
     """When the request was admitted to a slot, in seconds since the measured phase of the cell began."""
     rounds: tuple[RoundRecord, ...] = ()
     """Empty where only arrivals are known."""
-    num_reasoning_tokens: int | None = None
+    num_reasoning_tokens: Int64 | None = None
     """Output tokens up to the end of reasoning, the marker included; None where it did not end or is not looked for."""
     answer_is_valid: bool | None = None
     """The result of a validator other than the grammar's library; None where the answer was not validated."""
@@ -225,7 +226,7 @@ class RequestRecord:
     """Where rounds are not known."""
     counts: DraftCounts | None = None
     """Of its drafts, where rounds are not known and these are."""
-    sampling: Mapping[str, float] | None = None
+    sampling: Mapping[str, Int64 | float] | None = None
     """temperature, top_k, top_p and min_p of its own, which the workload gave; None where they are the cell's."""
     logprobs: TokenLogprobs | None = None
     """Of the output tokens; None if not requested."""

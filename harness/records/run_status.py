@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.records.files import write_atomically
 from harness.records.process_name import ProcessName
-from harness.records.strict_json import parse_json, shown, typed
+from harness.records.strict_json import Int64, parse_json, shown, typed
 
 STATUS = "status.json"
 RUNNING, DONE, STOPPED = "running", "done", "stopped"
@@ -29,16 +29,16 @@ class RunStatus:
 
     state: str
     """RUNNING, DONE or STOPPED, as the run wrote it."""
-    num_cells: int
-    num_finished: int
+    num_cells: Int64
+    num_finished: Int64
     """Cells with a record, failed ones too."""
-    num_failed: int
+    num_failed: Int64
     running: tuple[str, ...]
     """The cells under way, in words."""
-    num_requests_left: int
-    num_requests_done: int
+    num_requests_left: Int64
+    num_requests_done: Int64
     """In this session."""
-    num_devices: int
+    num_devices: Int64
     """That workers occupy now."""
     elapsed_s: float
     """Of this session."""
@@ -46,7 +46,7 @@ class RunStatus:
     """Time times devices of the sessions before it."""
     own_device_s: float | None = None
     """The same of this session; None, of an earlier version: all devices from its start."""
-    num_waiting: int = 0
+    num_waiting: Int64 = 0
     """Workers that a cluster has not started yet."""
     loading_s: float = 0.0
     """Part of `elapsed_s` before the first turn."""
@@ -57,7 +57,7 @@ class RunStatus:
     plan: str = ""
     """As in the run's manifest, which is written later; empty in files of an earlier version."""
     updated_unix_s: float = field(default_factory=time.time)
-    pid: int = field(default_factory=lambda: ProcessName.here().pid)
+    pid: Int64 = field(default_factory=lambda: ProcessName.here().pid)
     host: str = field(default_factory=lambda: ProcessName.here().host)
     pids: str = field(default_factory=lambda: ProcessName.here().pids)
     started: str | None = field(default_factory=lambda: ProcessName.here().started)

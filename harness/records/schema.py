@@ -16,7 +16,7 @@ from harness.records import InconsistentRecordError
 from harness.records.counts import DraftCounts, Knowledge
 from harness.records.gpu_samples import GpuSamples
 from harness.records.request import RequestRecord
-from harness.records.strict_json import shown
+from harness.records.strict_json import Int64, shown
 
 SCHEMA_VERSION = 3
 """2: the provenance names the sampling core, and draft_logit_cache_bytes counts the statistics of its rows. 3: how much
@@ -31,22 +31,22 @@ _FILE_NAME = re.compile(r"[\w-]+", re.ASCII)
 class Block:
     """One turn of a cell: some of its requests, run without a pause while the other cells of its group waited."""
 
-    index: int
+    index: Int64
     session: str
     """Names the process that ran it; times are compared within one session."""
-    provenance: int
+    provenance: Int64
     """Which of the cell's provenances holds for it."""
     start_unix_s: float
     end_unix_s: float
     """The system's clock; durations come from `wall_s`."""
-    num_requests: int
+    num_requests: Int64
     """Requests of the cell that it ran, in the cell's order after those of the block before."""
-    num_output_tokens: int
+    num_output_tokens: Int64
     wall_s: float
     """Measured time: all that its throughput is divided by."""
     counts: DraftCounts | None = None
     """Of its drafts, where these are counted by block."""
-    reported: Mapping[str, float] = field(default_factory=dict)
+    reported: Mapping[str, Int64 | float] = field(default_factory=dict)
     """Counts of the server itself during the block, by its own names."""
     call_s: float | None = None
     """How long the backend's whole call took, synchronised at both ends. What it exceeds `wall_s` by, the clock stood:
@@ -77,7 +77,7 @@ class Failure:
     traceback: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the failed work that are not in the cell's configuration."""
-    request: tuple[str, int, int] | None = None
+    request: tuple[str, Int64, Int64] | None = None
     """Key of the request; None if the failure is the cell's or a block's."""
 
     @property
@@ -135,10 +135,10 @@ class CellRecord:
     rounded_weights: str = ""
     """How the target's checkpoint was rounded to fewer bits, as a label such as `gptq weights, 4 bits`; empty where it
     was not, or its files do not say."""
-    aux_layers: tuple[int, ...] = ()
+    aux_layers: tuple[Int64, ...] = ()
     """Layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and in
     records that did not name them yet."""
-    drafter_positions: int = 0
+    drafter_positions: Int64 = 0
     """Positions that the drafter's file names (max_position_embeddings); 0 where it names none, and in records that did
     not name them yet."""
     shared_mass: float | None = None
@@ -154,7 +154,7 @@ class CellRecord:
     """Of blocks that were measured elsewhere or later than the first."""
     failures: tuple[Failure, ...] = ()
     """A cell that failed as a whole has no requests."""
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Int64 = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         if self.schema_version not in READABLE_VERSIONS:
@@ -166,8 +166,8 @@ class CellRecord:
         if not (0 <= self.wall_s < math.inf) or (self.wall_s == 0 and self.requests):
             raise InconsistentRecordError(f"a cell with requests took time, found wall_s = {self.wall_s}")
         for name in COUNTED_FIELDS:
-            if (getattr(self, name) or 0) < 0:
-                raise InconsistentRecordError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+            if not 0 <= (getattr(self, name) or 0) < 2**63:
+                raise InconsistentRecordError(f"{name}: expected 0 or more in 64 bits, found {getattr(self, name)}")
         keys = [item.key for item in self.requests]
         if len(set(keys)) != len(keys):
             twice = next(key for key in keys if keys.count(key) > 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from harness.records import InconsistentRecordError
+from harness.records.strict_json import Int64
 
 LOGPROB_ROUNDING = 1e-3
 """By which float32 may lift the log-probability of a certain token above 0."""
@@ -20,9 +21,9 @@ class TokenLogprobs:
 
     token: tuple[float | None, ...]
     """Of the token itself; None where it has no probability there."""
-    rank: tuple[int, ...]
+    rank: tuple[Int64, ...]
     """1 + the number of more probable tokens."""
-    top_token_ids: tuple[tuple[int, ...], ...]
+    top_token_ids: tuple[tuple[Int64, ...], ...]
     """The most probable tokens of the row, the best first; fewer where no more have a probability."""
     top: tuple[tuple[float, ...], ...]
     """Theirs."""

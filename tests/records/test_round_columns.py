@@ -1,17 +1,13 @@
 """Rounds that are read by column are those that the constructor makes of each row, and what it refuses is refused."""
 
-import json
 from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
 
 from harness.records import round_columns
-from harness.records.files import read_cell, write_cell
 from harness.records.request import CutReason, RoundRecord
 from harness.records.round_columns import rounds_from_columns
-from harness.records.strict_json import parse_each
-from tests.support.example_records import example_cell
 
 pytestmark = pytest.mark.fast
 
@@ -94,35 +90,3 @@ def test_columns_give_what_the_constructor_gives(monkeypatch):
         assert outcome(lambda found=as_tuples: rounds_from_columns(found, NUM_ROUNDS)) == expected
         num_refused += expected.startswith("error")
     assert num_refused > 300 and len(built) > 300
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('"arrival_s": [', '"arrival_s": [1e999, '),
-        ('"arrival_s": [', '"arrival_s": [\n1e999, '),
-        ('"share_s": [', '"share_s": [NaN, '),
-        ('"seed": ', '"seed": 1' + "0" * 400 + ".0, " + '"more": '),
-        ('"seed": ', '"seed": 1, "seed": '),
-        ("]}", "], }"),
-        ("]}", "]} "),
-        ('"requests": [', '"requests": [], "requests": ['),
-        ('"category": "', '"category": "\\ud800'),
-    ],
-)
-def test_what_is_unusual_is_left_to_the_reader_of_the_whole(before, after):
-    """Would catch a number that float64 does not hold, a name twice or a torn list that is read value by value."""
-    text = json.dumps(
-        {"name": "x", "requests": [{"seed": 1, "category": "", "arrival_s": [1.0], "share_s": [1.0]}] * 2}
-    )
-    whole = parse_each(text.encode(), "requests", lambda item: item)
-    assert whole == json.loads(text) | {"requests": tuple(json.loads(text)["requests"])}
-    changed = text[::-1].replace(before[::-1], after[::-1], 1)[::-1]
-    assert changed != text and parse_each(changed.encode(), "requests", lambda item: item) is None
-
-
-def test_a_record_is_read_value_by_value(tmp_path, monkeypatch):
-    """Would catch a reader that takes the slow way for every record that this project writes."""
-    path = write_cell(example_cell(), tmp_path)
-    monkeypatch.setattr("harness.records.files._read_whole", None)
-    assert read_cell(path) == example_cell()

@@ -17,7 +17,7 @@ from harness.models.checkpoint import INDEX, Checkpoint
 from harness.models.target import load_target
 from harness.records.acceptance_terms import read_terms, write_terms
 from harness.records.files import read_cell, write_cell
-from harness.records.strict_json import parse_json, typed
+from harness.records.strict_json import Int64, parse_json, typed
 from harness.report.page import run_page
 from harness.workload.conversations import fingerprint
 from harness.workload.prompt_files import read_prompts
@@ -92,6 +92,11 @@ def test_a_damaged_manifest_is_read_or_refused(tmp_path):
         (b'{"a": NaN}', "NaN"),
         (b"[1e999]", "float64"),
         (b'{"a": 1, "b": {"c": 1, "c": 1}}', "'c' again"),
+        (b'{"a" : 1, "a"\n: 2}', "'a' again"),
+        (b'{"a": 1, "\\u0061": 1}', "'a' again"),
+        # a colon that is written as an escape is one more in the value than in the text
+        (b'{"a": 1, "a": "\\u003a"}', "'a' again"),
+        (b'[{"a:": ":"}, {"a:": ":", "a:": ":"}]', "'a:' again"),
         (b"[" * 100_000, "nested"),
         (b'"\xff"', "UTF-8"),
         (b'"\\ud800"', "UTF-8"),
@@ -106,14 +111,14 @@ def test_json_that_may_mean_several_things_is_refused(text, message):
 @pytest.mark.parametrize(
     ("hint", "value", "message"),
     [
-        (int, True, "whole number"),
-        (int, 1.0, "whole number"),
-        (int, 2**63, "64 bits"),
+        (Int64, True, "whole number"),
+        (Int64, 1.0, "whole number"),
+        (Int64, 2**63, "64 bits"),
         (float, "1", "finite number"),
         (float, 10**400, "finite number"),
         (bool, 1, "true or false"),
-        (tuple[int, ...], [1, 2, None], r"\[2\]: expected a whole number"),
-        (tuple[int | None, ...], [1, None, "x"], r"\[2\]: expected a whole number"),
+        (tuple[Int64, ...], [1, 2, None], r"\[2\]: expected a whole number"),
+        (tuple[Int64 | None, ...], [1, None, "x"], r"\[2\]: expected a whole number"),
         (tuple[float, float], [1.0], "2 values"),
     ],
 )
