@@ -8,10 +8,11 @@ not known is nan, not 0. This module knows records; it does not know which sums 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from harness.analysis.loops import loop_values
@@ -28,7 +29,7 @@ Integers = NDArray[np.int64]
 
 GOOD_WITHIN = ("ttft", "tpot", "e2e")
 """Latencies with a limit measurement.max_*_ms."""
-ROUND_FIELDS = tuple(item.name for item in fields(RoundRecord) if item.default is MISSING and item.name != "cut_reason")
+ROUND_FIELDS = tuple(item.name for item in fields(RoundRecord) if item.required and item.name != "cut_reason")
 """The numbers that every round has."""
 
 

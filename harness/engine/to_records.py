@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
+from msgspec import structs
+
 from harness.engine.constraint.reasoning_span import find_reasoning_span
 from harness.engine.sequence import Sequence
 from harness.engine.token_logprobs import unpacked_logprobs
@@ -56,7 +58,7 @@ def _with_reasoning_span(record: RequestRecord, sequence: Sequence) -> RequestRe
         start += item.num_output_tokens
     found = find_reasoning_span(sequence.request.parser, emitted, sequence.drafted)
     pairs = zip(record.rounds, found.num_free_tokens, strict=True)
-    rounds = tuple(replace(item, num_free_tokens=free) for item, free in pairs)
+    rounds = tuple(structs.replace(item, num_free_tokens=free) for item, free in pairs)
     return replace(record, rounds=rounds, num_reasoning_tokens=found.num_reasoning_tokens)
 
 

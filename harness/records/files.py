@@ -16,15 +16,18 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass, make_dataclass
 from enum import Enum
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, get_type_hints
+
+from msgspec import NODEFAULT
+from msgspec.structs import fields as struct_fields
 
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival
 from harness.records.gc_off import gc_off
 from harness.records.request import RequestRecord, RoundRecord
-from harness.records.round_columns import rounds_from_columns
 from harness.records.schema import (
     COUNTED_FIELDS,
     READABLE_VERSIONS,
@@ -95,12 +98,12 @@ def remove_partial(folder: Path) -> None:
 
 _OPTIONAL_ROUND_COLUMNS = {
     item.name: item.default
-    for item in fields(RoundRecord)
-    if item.default is not MISSING and item.name != "expected_accepted"
+    for item in struct_fields(RoundRecord)
+    if item.default is not NODEFAULT and item.name != "expected_accepted"
 }
 """Columns that are written only where some round differs from these values, and may be missing."""
 _ROUND_COLUMNS = tuple(
-    item.name for item in fields(RoundRecord) if item.name not in (*_OPTIONAL_ROUND_COLUMNS, "cut_reason")
+    name for name in RoundRecord.__struct_fields__ if name not in (*_OPTIONAL_ROUND_COLUMNS, "cut_reason")
 )
 _OPTIONAL_REQUEST_FIELDS = (
     "num_reasoning_tokens",
@@ -193,10 +196,17 @@ def _from_columns(kind: Any, columns: Any) -> tuple[Any, ...]:
     sizes = {name: len(column) for name, column in found.items()}
     if len({*sizes.values()}) > 1:
         raise InconsistentRecordError(f"expected columns of one length, found {sizes}")
-    num_rows = next(iter(sizes.values()))
-    if kind is RoundRecord:
-        return rounds_from_columns(found, num_rows)
-    return tuple(map(kind, *found.values()))
+    rows = zip(
+        *(found[name] if name in found else repeat(_OPTIONAL_ROUND_COLUMNS[name]) for name in kind.__annotations__),
+        strict=False,
+    )
+    made: list[Any] = []
+    try:
+        for row in rows:
+            made.append(kind(*row))
+    except ValueError as error:
+        raise ValueError(f"[{len(made)}]: {error}") from error
+    return tuple(made)
 
 
 def block_from_json(data: Any) -> Block:

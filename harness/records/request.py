@@ -12,6 +12,8 @@ from enum import Enum
 from itertools import pairwise
 from operator import attrgetter, le
 
+from msgspec import Struct
+
 from harness.records import InconsistentRecordError
 from harness.records.counts import Arrival, DraftCounts
 from harness.records.strict_json import Int64
@@ -59,9 +61,11 @@ EXPECTED_METHODS = tuple(method.value for method in VerificationMethod if method
 """strict, probabilistic and block, in this order."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """One round of one request. The draw that ends the prefill is a round without draft tokens."""
+class RoundRecord(Struct, frozen=True, gc=False):
+    """One round of one request. The draw that ends the prefill is a round without draft tokens.
+
+    A run holds millions: a Struct is made and checked in half of the time of a dataclass.
+    """
 
     num_proposed_tokens: Int64
     """Draft tokens the drafter produced for this round."""
@@ -109,7 +113,7 @@ class RoundRecord:
         return self.num_draft_tokens if self.num_draft_positions is None else self.num_draft_positions
 
     def __post_init__(self) -> None:
-        # The messages are built only on failure: a run holds millions of rounds.
+        # The messages are built only on failure.
         accepted, drafted, proposed = self.num_accepted_tokens, self.num_draft_tokens, self.num_proposed_tokens
         if not 0 <= accepted <= drafted <= proposed:
             raise InconsistentRecordError(

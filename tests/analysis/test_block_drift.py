@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from harness.analysis.block_drift import NO_BLOCKS, ONE_BLOCK, ONE_PROMPT, TOO_FEW
 from harness.analysis.frame import results_frame
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.fast
 def slowed(record, factor, first=20):
     """The record with steps of the requests from `first` on that took `factor` times as long."""
     requests = [
-        replace(item, rounds=tuple(replace(each, share_s=each.share_s * factor) for each in item.rounds))
+        replace(item, rounds=tuple(structs.replace(each, share_s=each.share_s * factor) for each in item.rounds))
         if number >= first
         else item
         for number, item in enumerate(record.requests)
@@ -131,7 +132,7 @@ def noisy(record, generator, scale):
     """The record whose requests each took another time for the same work."""
     factors = np.exp(generator.normal(0.0, scale, len(record.requests)))
     requests = [
-        replace(item, rounds=tuple(replace(each, share_s=each.share_s * factor) for each in item.rounds))
+        replace(item, rounds=tuple(structs.replace(each, share_s=each.share_s * factor) for each in item.rounds))
         for item, factor in zip(record.requests, factors, strict=True)
     ]
     return replace(record, requests=tuple(requests))

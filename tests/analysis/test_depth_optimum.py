@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from harness.analysis.decode_steps import decode_rounds
 from harness.analysis.depth_optimum import depth_families
@@ -155,7 +156,7 @@ def test_rows_bound_nothing_where_a_grammar_masked_some():
     """Would catch a bound over the rounds without masks, beside the throughput of all."""
     deepest = fixed(3)
     *others, last = deepest.requests
-    masked = replace(last, rounds=tuple(replace(item, expected_accepted=None) for item in last.rounds))
+    masked = replace(last, rounds=tuple(structs.replace(item, expected_accepted=None) for item in last.rounds))
     cells = analysed(BASELINE, fixed(1), replace(deepest, requests=(*others, masked)), chosen({1: 3, 2: 1}, "planner"))
     assert np.isnan(depth_families(cells, [with_terms(cells[2], [1.0, 0.5, 0.5])])[0][1].by_rows.value)
 

@@ -4,6 +4,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from harness.analysis.cell import ABOVE_BOUND
 from harness.analysis.frame import results_frame
@@ -41,7 +42,7 @@ def measured(record, slowed, sessions=HALVES):
     for index, (factor, session) in enumerate(zip(slowed, sessions, strict=True)):
         part = record.requests[3 * index : 3 * index + 3]
         part = [
-            replace(item, rounds=tuple(replace(each, share_s=each.share_s * factor) for each in item.rounds))
+            replace(item, rounds=tuple(structs.replace(each, share_s=each.share_s * factor) for each in item.rounds))
             for item in part
         ]
         wall_s = sum(each.share_s for item in part for each in item.rounds)

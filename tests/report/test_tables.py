@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from harness.analysis.cell import analyse
 from harness.analysis.comparison import comparisons_frame, groups, same_law
@@ -118,7 +119,10 @@ def test_what_no_cell_measured_of_its_drafts_is_left_out():
     """Would catch four columns and rows of n/a in every run that measures speed."""
     known = simulated_cell(config(), [0.6, 0.5, 0.4], num_prompts=3)
     requests = [
-        replace(item, rounds=tuple(replace(each, expected_accepted=None, position_bounds=None) for each in item.rounds))
+        replace(
+            item,
+            rounds=tuple(structs.replace(each, expected_accepted=None, position_bounds=None) for each in item.rounds),
+        )
         for item in known.requests
     ]
     for record, is_there in ((known, True), (replace(known, requests=tuple(requests)), False)):
@@ -134,7 +138,7 @@ def test_drafted_ends_of_sequence_are_named_beside_the_share_of_the_bound():
     sampled = drafted("probabilistic")
     (open_ended,) = analysed(sampled)
     unmeasured = [
-        replace(item, rounds=tuple(replace(each, position_bounds=None) for each in item.rounds))
+        replace(item, rounds=tuple(structs.replace(each, position_bounds=None) for each in item.rounds))
         for item in sampled.requests
     ]
     ends = replace(sampled, config=config(decoding__ignore_eos=True)), replace(sampled, requests=tuple(unmeasured))

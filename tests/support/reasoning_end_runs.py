@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
+from msgspec import structs
+
 from harness.engine.constraint.parsers.markers import NoReasoning, OneToken, SeveralTokens
 from harness.engine.constraint.parsers.outside_code_block import OutsideCodeBlock
 from harness.engine.slots import MAX_ENDING_TOKENS
@@ -68,7 +70,7 @@ def without_time(records):
     """What must not depend on how steps are launched."""
     rounds = [
         [
-            replace(item, arrival_s=0.0, share_s=0.0, host_us=0.0, is_whole=None, num_held_steps=0)
+            structs.replace(item, arrival_s=0.0, share_s=0.0, host_us=0.0, is_whole=None, num_held_steps=0)
             for item in record.rounds
         ]
         for record in records

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from harness.engine.constraint.answer_check import AnswerCheck
 from harness.engine.constraint.reasoning_span import find_reasoning_span
 from harness.records.request import RequestRecord
@@ -34,7 +36,7 @@ def with_reasoning(record: RequestRecord, check: AnswerCheck, grammar: str) -> R
     free = zip(record.rounds, found.num_free_tokens, strict=False)
     return replace(
         record,
-        rounds=tuple(replace(item, num_free_tokens=number) for item, number in free),
+        rounds=tuple(structs.replace(item, num_free_tokens=number) for item, number in free),
         num_reasoning_tokens=end,
         answer_is_valid=None if end is None else check.validate(grammar, record.output_token_ids[end:], record.stop),
     )
