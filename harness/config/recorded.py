@@ -12,11 +12,13 @@ from harness.config.cell import UNIONS, CellConfig
 from harness.config.guarantee import Guarantee
 from harness.config.imported import is_import_path
 from harness.config.schema import settings_of
-from harness.records.strict_json import at, typed
+from harness.records.strict_json import Int64, at, typed
 from kernels.methods import DraftSampling
 
 _FOUND_BY_A_RUN = {"draft_sampling": DraftSampling, "guarantee": Guarantee, "device": str, "dtype": str}
 """What stands beside the sections."""
+_OF_FILES: Mapping[Any, Any] = {int: Int64}
+"""Types whose range a file must keep."""
 
 
 def check_recorded(config: Mapping[str, Any]) -> None:
@@ -28,6 +30,6 @@ def check_recorded(config: Mapping[str, Any]) -> None:
             continue
         if name in values and not (setting.optional and values[name] is None):
             is_imported = setting.imports and isinstance(values[name], str) and is_import_path(values[name])
-            at(setting.key, typed, str if is_imported else setting.type, values[name])
+            at(setting.key, typed, str if is_imported else _OF_FILES.get(setting.type, setting.type), values[name])
     for name in config.keys() & _FOUND_BY_A_RUN.keys():
         at(name, typed, _FOUND_BY_A_RUN[name], config[name])

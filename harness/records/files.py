@@ -32,12 +32,10 @@ from harness.records.schema import (
     COUNTED_FIELDS,
     READABLE_VERSIONS,
     SCHEMA_VERSION,
-    Block,
     CellRecord,
-    Failure,
     unreadable,
 )
-from harness.records.strict_json import at, parse_json, shown, typed
+from harness.records.strict_json import at, at_each, parse_json, shown, typed
 
 
 def identity(determinants: Mapping[str, Any]) -> str:
@@ -209,18 +207,6 @@ def _from_columns(kind: Any, columns: Any) -> tuple[Any, ...]:
     return tuple(made)
 
 
-def block_from_json(data: Any) -> Block:
-    """A block from plain JSON values."""
-    block: Block = typed(Block, data)
-    return block
-
-
-def failure_from_json(data: Any) -> Failure:
-    """A failure from plain JSON values."""
-    failure: Failure = typed(Failure, data)
-    return failure
-
-
 BRING_BACK = "bring it back, or give the command of the run again, which sets it aside and runs the cell again"
 """What to do about a record that is not as the run wrote it."""
 SUFFIX = ".json.gz"
@@ -261,7 +247,6 @@ def _cell_from_json(data: Any) -> CellRecord:
     if data["schema_version"] == 2:
         # caches and graphs were not counted from the start
         data = dict.fromkeys(COUNTED_FIELDS, 0) | data
-    requests = enumerate(data["requests"])
-    data["requests"] = [at(f"requests[{index}]", request_from_json, item) for index, item in requests]
+    data["requests"] = at_each("requests", request_from_json, data["requests"])
     cell: CellRecord = typed(CellRecord, data)
     return cell

@@ -14,18 +14,12 @@ import numpy as np
 from harness.plugins.recording.content import from_text, to_text
 from harness.records.acceptance_terms import RequestTerms
 from harness.records.counts import added
-from harness.records.files import (
-    block_from_json,
-    failure_from_json,
-    plain_json,
-    request_from_json,
-    request_to_json,
-)
+from harness.records.files import plain_json, request_from_json, request_to_json
 from harness.records.request import RequestRecord
 from harness.records.schema import Block, Failure
-from harness.records.strict_json import typed
+from harness.records.strict_json import Int64, at_each, typed
 
-ConversationKey = tuple[str, int]
+ConversationKey = tuple[str, Int64]
 """Prompt and copy."""
 
 
@@ -48,7 +42,7 @@ class Part:
     requests: tuple[RequestRecord, ...] = ()
     terms: tuple[RequestTerms, ...] = ()
     failures: tuple[Failure, ...] = ()
-    num_skipped_turns: int = 0
+    num_skipped_turns: Int64 = 0
 
     @property
     def outline(self) -> Part:
@@ -57,41 +51,22 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "block": plain_json(self.block),
-            "is_whole": self.is_whole,
-            "played": [list(key) for key in self.played],
-            "clock_s": self.clock_s,
-            "provenance": dict(self.provenance),
-            "facts": dict(self.facts),
-            "requests": [request_to_json(item) for item in self.requests],
-            "terms": [_terms_to_json(item) for item in self.terms],
-            "failures": [plain_json(item) for item in self.failures],
-            "num_skipped_turns": self.num_skipped_turns,
-        }
+        plain: dict[str, Any] = plain_json(self.outline)
+        requests = [request_to_json(item) for item in self.requests]
+        return plain | {"requests": requests, "terms": [_terms_to_json(item) for item in self.terms]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Part:
-        """From plain JSON values.
+        """From plain JSON values, which are used up.
 
         Raises:
             ValueError: they are not those of a part.
         """
-        try:
-            return cls(
-                block=block_from_json(data["block"]),
-                is_whole=typed(bool, data["is_whole"]),
-                played=tuple(typed(ConversationKey, item) for item in data["played"]),
-                clock_s=typed(float, data["clock_s"]),
-                provenance=typed(Mapping[str, Any], data["provenance"]),
-                facts=typed(Mapping[str, Any], data["facts"]),
-                requests=tuple(request_from_json(dict(item)) for item in data["requests"]),
-                terms=tuple(_terms_from_json(item) for item in data["terms"]),
-                failures=tuple(failure_from_json(item) for item in data["failures"]),
-                num_skipped_turns=typed(int, data["num_skipped_turns"]),
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"expected a part of a cell, found {type(error).__name__}: {error}") from error
+        plain = typed(dict[str, Any], data)
+        for name, read in (("requests", request_from_json), ("terms", _terms_from_json)):
+            plain[name] = at_each(name, read, plain.get(name, []))
+        part: Part = typed(cls, plain)
+        return part
 
 
 def settled(parts: Iterable[Part]) -> list[Part]:
@@ -132,17 +107,29 @@ def _joined(parts: Sequence[Part]) -> Part:
     )
 
 
+@dataclass(frozen=True)
+class _PlainTerms:
+    """The terms of a request as they are written; columns keep every bit as text."""
+
+    key: tuple[str, Int64, Int64]
+    round_index: tuple[Int64, ...]
+    num_draft_tokens: tuple[Int64, ...]
+    values: Mapping[str, str]
+
+
 def _terms_to_json(terms: RequestTerms) -> dict[str, Any]:
     values = {name: to_text(column) for name, column in terms.values.items()}
-    counts = {name: getattr(terms, name).tolist() for name in ("round_index", "num_draft_tokens")}
-    return {"key": list(terms.key), **counts, "values": values}
+    plain: dict[str, Any] = plain_json(
+        _PlainTerms(terms.key, tuple(terms.round_index.tolist()), tuple(terms.num_draft_tokens.tolist()), values)
+    )
+    return plain
 
 
-def _terms_from_json(data: Mapping[str, Any]) -> RequestTerms:
-    prompt_id, turn, sample = data["key"]
+def _terms_from_json(data: Any) -> RequestTerms:
+    plain: _PlainTerms = typed(_PlainTerms, data)
     return RequestTerms(
-        (prompt_id, turn, sample),
-        np.array(data["round_index"], dtype=np.int64),
-        np.array(data["num_draft_tokens"], dtype=np.int64),
-        {name: from_text(text) for name, text in data["values"].items()},
+        plain.key,
+        np.array(plain.round_index, dtype=np.int64),
+        np.array(plain.num_draft_tokens, dtype=np.int64),
+        {name: from_text(text) for name, text in plain.values.items()},
     )

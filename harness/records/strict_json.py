@@ -95,6 +95,12 @@ def at(place: str, read: Callable[..., Any], *arguments: Any) -> Any:
         raise ValueError(f"{place}: {error}") from error
 
 
+def at_each(place: str, read: Callable[[Any], Any], value: Any) -> list[Any]:
+    """What `read` returns for each item of a list of JSON; see `at`."""
+    items = at(place, typed, list[Any], value)
+    return [at(f"{place}[{index}]", read, item) for index, item in enumerate(items)]
+
+
 def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)

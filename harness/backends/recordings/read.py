@@ -15,7 +15,7 @@ from harness.plugins.recording.content import EXPECTED, MAGIC, SUFFIX, from_text
 from harness.plugins.recording.frames import DamagedFramesError, read_frames
 from harness.records.acceptance_terms import COLUMNS, Floats
 from harness.records.request import EXPECTED_METHODS
-from harness.records.strict_json import at, shown, typed
+from harness.records.strict_json import Int64, at, shown, typed
 from kernels.methods import VerificationMethod
 
 _LAST_UNIX_S = 253_402_300_799
@@ -29,7 +29,7 @@ class Header:
     engine: str
     libraries: Mapping[str, str]
     method: VerificationMethod
-    num_speculative_tokens: int
+    num_speculative_tokens: Int64
     draft_dtype: CacheDtype | None
     """None: drafts are the drafter's best tokens."""
     target: str
@@ -56,15 +56,15 @@ class About:
     id: str
     prompt: str
     """Digest of its tokens."""
-    num_prompt_tokens: int
-    seed: int
+    num_prompt_tokens: Int64
+    seed: Int64
     temperature: float
-    top_k: int
+    top_k: Int64
     top_p: float
     min_p: float
-    max_tokens: int
+    max_tokens: Int64
     ignore_eos: bool
-    stop_token_ids: tuple[int, ...]
+    stop_token_ids: tuple[Int64, ...]
     submitted_s: float
     """On the clock of the rounds."""
     cannot: str | None
@@ -75,10 +75,10 @@ class About:
 class _Rounds:
     """The rounds of a frame by column; their meaning is that of `RecordedRound`."""
 
-    request: tuple[int, ...] = ()
-    position: tuple[int, ...] = ()
-    draft_token_ids: tuple[tuple[int, ...], ...] = ()
-    output_token_ids: tuple[tuple[int, ...], ...] = ()
+    request: tuple[Int64, ...] = ()
+    position: tuple[Int64, ...] = ()
+    draft_token_ids: tuple[tuple[Int64, ...], ...] = ()
+    output_token_ids: tuple[tuple[Int64, ...], ...] = ()
     time_s: tuple[float, ...] = ()
     share_s: tuple[float, ...] = ()
 
@@ -98,7 +98,7 @@ class _Frame:
     requests: tuple[About, ...]
     rounds: _Rounds
     terms: Mapping[str, str]
-    num_unknown: int
+    num_unknown: Int64
 
 
 @dataclass(frozen=True, eq=False)
