@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
 
 from harness.config.tree import Tree, read_tree
 from kernels.contract import DraftSampling, VerificationMethod
-from kernels.methods import SiblingDraws, TreeMethod
+from kernels.methods import NAMED_METHODS, SiblingDraws, TreeMethod
 
 
 class Work(Enum):
@@ -71,6 +72,12 @@ class RowKind(Enum):
     """Normal numbers alone, as comparisons of kernels often have them: about 800."""
 
 
+if TYPE_CHECKING:
+    AnyMethod: TypeAlias = VerificationMethod | TreeMethod
+else:  # msgspec takes a union of one enum at most; files have the name, which a case resolves
+    AnyMethod = str
+
+
 @dataclass(frozen=True)
 class Case:
     """One point of the benchmark; the defaults are the headline case at its largest batch."""
@@ -85,7 +92,7 @@ class Case:
     temperature: float = 0.7
     truncation: Truncation = Truncation.off
     acceptance: Acceptance = Acceptance.mid
-    method: VerificationMethod | TreeMethod = VerificationMethod.probabilistic
+    method: AnyMethod = VerificationMethod.probabilistic
     """Of a verification; a draw has none."""
     draft_sampling: DraftSampling = DraftSampling.sampled
     """greedy has no draft-logit cache."""
@@ -100,6 +107,11 @@ class Case:
     """How the children of a node of a tree are drawn."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            names = ", ".join(NAMED_METHODS)
+            if self.method not in NAMED_METHODS:
+                raise ValueError(f"method: expected one of {names}, found {self.method!r}")
+            object.__setattr__(self, "method", NAMED_METHODS[self.method])
         if self.num_requests < 1 or self.vocab_size < 2 or self.temperature < 0:
             raise ValueError(f"expected requests, a vocabulary and a temperature of 0 or more, found {self}")
         if (self.width > 0) != (self.work is Work.verify):
