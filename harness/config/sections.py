@@ -50,7 +50,11 @@ class DecodingConfig:
     def __post_init__(self) -> None:
         self.sampling.check("decoding")
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
-        _check_stop(self.stop)
+        check_stop("decoding.stop", self.stop)
+        as_typed = (
+            "strings without a backslash before n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
+        )
+        require(not any("\\n" in each for each in self.stop), "decoding.stop", as_typed, self.stop)
         fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         require(fits, "decoding.logprobs", f"0 to {MAX_LOGPROBS}, or null", self.logprobs)
 
@@ -60,15 +64,12 @@ class DecodingConfig:
         return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
-def _check_stop(strings: list[str]) -> None:
-    """Raises ValueError for a string that can end no answer, or that has surely been meant otherwise."""
-    key = "decoding.stop"
+def check_stop(key: str, strings: list[str]) -> None:
+    """Raises ValueError, which calls them `key`, for stop strings that can end no answer, or stand there twice."""
     require(all(strings), key, "strings of one character or more", strings)
     require(len({*strings}) == len(strings), key, "each string once", strings)
-    # a tokenizer spells it for bytes that are no character
+    # what a tokenizer spells for bytes that are no character
     require(not any("\ufffd" in each for each in strings), key, "strings without U+FFFD", strings)
-    as_typed = "strings without a backslash before n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
-    require(not any("\\n" in each for each in strings), key, as_typed, strings)
 
 
 GOODPUT_LIMITS = ("max_ttft_ms", "max_tpot_ms", "max_e2e_ms")

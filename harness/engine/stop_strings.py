@@ -11,6 +11,7 @@ Only tokens that hold the last byte of a stop string can complete one: no other 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,29 +22,27 @@ from harness.records.request import StopFound
 class StopStrings:
     """The stop strings of some requests, over the tokens of one vocabulary."""
 
-    def __init__(self, strings: Sequence[str], bytes_of: Mapping[int, bytes], min_tokens: int = 0) -> None:
+    def __init__(self, strings: Sequence[str], bytes_of: Mapping[int, bytes]) -> None:
         """
         Args:
             strings: one or more, none of them empty.
             bytes_of: id -> what the token spells; a missing one spells nothing.
-            min_tokens: no stop string that is complete within so many first output tokens ends an answer.
         """
         assert strings and all(strings), f"expected stop strings that are not empty, found {list(strings)}"
         self.strings = tuple(strings)
         self._bytes_of = bytes_of
-        self._min_tokens = min_tokens
+        self._min_tokens = 0
         self._stops = [(string.encode(), string) for string in strings]
         self._beginnings = frozenset(stop[:length] for stop, _ in self._stops for length in range(1, len(stop)))
         self._num_kept = max(map(len, self._beginnings), default=0)
         last = {stop[-1] for stop, _ in self._stops}
         self._may_complete = frozenset(number for number, spelt in bytes_of.items() if not last.isdisjoint(spelt))
 
-    @classmethod
-    def of(cls, strings: Sequence[str], tokenizer: Any, min_tokens: int = 0) -> StopStrings:
-        """Over the vocabulary of a tokenizer of transformers, whose special tokens spell nothing."""
-        special = frozenset(tokenizer.all_special_ids)
-        spelt = token_bytes(tokenizer)
-        return cls(strings, {number: each for number, each in spelt.items() if number not in special}, min_tokens)
+    def after(self, min_tokens: int) -> StopStrings:
+        """The same, but that none ends an answer which is complete within so many first output tokens."""
+        later = copy(self)
+        later._min_tokens = min_tokens
+        return later
 
     def may_end_in(self, token_ids: Iterable[int]) -> bool:
         """Whether an answer may end in some tokens; False is certain."""
@@ -140,3 +139,10 @@ class TextEnd:
                 return depth
             texts = {text for text, _ in reached}
         return None
+
+
+def spelt_by(tokenizer: Any) -> dict[int, bytes]:
+    """Id -> bytes of the tokens of a tokenizer of transformers in the text of an answer, from which it leaves special
+    ones out."""
+    special = frozenset(tokenizer.all_special_ids)
+    return {number: spelt for number, spelt in token_bytes(tokenizer).items() if number not in special}

@@ -108,7 +108,7 @@ def exact_length(token_ids: Sequence[int], num_tokens: int) -> list[int]:
 
 def fingerprint(prompts: Iterable[Prompt]) -> str:
     """The first 16 hex digits of the SHA-256 over ids, categories, texts, and where given schemas, sampling, messages
-    in front and between, and tools, in order: the workload's share in the identity of a cell."""
+    in front and between, tools, and stop strings, in order: the workload's share in the identity of a cell."""
     content = [
         [
             prompt.prompt_id,
@@ -119,6 +119,7 @@ def fingerprint(prompts: Iterable[Prompt]) -> str:
             *([text] if (text := prompt.opening) is not None else []),
             *(prompt.histories or ()),
             *([] if prompt.tools is None else [{"tools": prompt.tools}]),
+            *([] if prompt.stop is None else [{"stop": list(prompt.stop)}]),
         ]
         for prompt in prompts
     ]

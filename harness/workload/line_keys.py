@@ -44,7 +44,7 @@ _MESSAGES = "a line has its prompt in one place"
 _DOCUMENTS = f"a prompt in parts {_UNTIL_THEN} join them into one text"
 _IN_SAMPLING = 'a line gives its sampling in one object, "sampling": {"temperature": 0.7}'
 _LENGTH = "the limit is the same for all prompts: decoding.max_new_tokens"
-_STOP = "stop strings are the same for all prompts: decoding.stop"
+_STOP = 'a line of a file, or a row that workload.layout reads, has its own in "stop"; decoding.stop is for all'
 _ANSWERS = "a prompt has one answer a play; workload.num_requests plays prompts again"
 _LOGITS = "logits are changed by the settings of decoding alone; take it out"
 _THINKING = "the switch is the same for all prompts: workload.thinking"
@@ -60,7 +60,8 @@ REFUSED = {
     **dict.fromkeys(
         ("max_tokens", "max_new_tokens", "max_completion_tokens", "min_tokens", "output_len", "ignore_eos"), _LENGTH
     ),
-    **dict.fromkeys(("stop", "stop_sequences", "stop_token_ids", "stop_words"), _STOP),
+    **dict.fromkeys(("stop", "stop_sequences", "stop_words"), _STOP),
+    "stop_token_ids": "an answer ends at the target's own end of sequence, or by its text (stop); take it out",
     **dict.fromkeys(("n", "best_of", "num_return_sequences"), _ANSWERS),
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"), _LOGITS),
     **dict.fromkeys(("chat_template_kwargs", "enable_thinking", "thinking"), _THINKING),

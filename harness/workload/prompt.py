@@ -37,6 +37,8 @@ class Prompt:
     """Of each turn the messages up to it, as JSON, where the answers between turns are given; else empty."""
     tools: str | None = None
     """What the chat template is told of tools, as JSON; None where there are none."""
+    stop: tuple[str, ...] | None = None
+    """Stop strings of its answers; None takes the cell's."""
     known: KnownAnswer | None = None
     """Of its first turn; None where nothing is known."""
 

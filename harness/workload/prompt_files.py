@@ -17,10 +17,11 @@ from typing import Any
 from harness.config.imported import ImportPath
 from harness.config.sampling import GivenSampling
 from harness.config.schema import SettingsError
+from harness.config.sections import check_stop
 from harness.config.workload import History, Layout
-from harness.records.strict_json import parse_json
+from harness.records.strict_json import parse_json, shown
 from harness.workload.formats.record import Format, Place
-from harness.workload.line_keys import check_known, check_not_refused, without_nulls
+from harness.workload.line_keys import check_known, check_not_refused, is_given, without_nulls
 from harness.workload.prompt import Prompt
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -121,14 +122,25 @@ def prompt_of_record(row: Any, layout: Layout | ImportPath, place: Place, histor
         ValueError: it is of another layout, or has a key that changes requests and is not read.
     """
     form = format_of(layout)
-    fields = (*form.fields, "sampling")
+    fields = (*form.fields, "sampling", "stop")
     check_not_refused(row, fields)
     prompt = form.read(row, place, history)
     check_known(row, fields)
     if isinstance(row, dict) and "sampling" in row:
         sampling = GivenSampling.from_json(row["sampling"])
         prompt = replace(prompt, sampling=sampling if sampling.values else None)
+    if isinstance(row, dict) and is_given(row.get("stop")):
+        prompt = replace(prompt, stop=_stop_strings(row["stop"]))
     return prompt
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    """One string or several; ValueError for anything else."""
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(each, str) for each in strings):
+        raise ValueError(f"stop: expected a text or a list of texts, found {shown(value)}")
+    check_stop("stop", strings)
+    return tuple(strings)
 
 
 def format_of(layout: Layout | ImportPath) -> Format:

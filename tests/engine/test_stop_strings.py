@@ -13,7 +13,7 @@ from harness.drafters.draft_tree import DraftTree
 from harness.engine.commit import Commit, commit
 from harness.engine.constraint.grammar_state import ConstraintOutcome
 from harness.engine.request import Request
-from harness.engine.stop_strings import StopStrings
+from harness.engine.stop_strings import StopStrings, spelt_by
 from harness.records.request import CutReason, FinishReason, StopFound
 from harness.workload.chat import decode_answer
 from kernels.contract import DraftSampling, SiblingDraws, VerificationMethod
@@ -54,7 +54,7 @@ def ending(token_ids, strings, min_tokens=0):
 
 
 def stops(*strings, min_tokens=0):
-    return StopStrings(strings, BYTES, min_tokens)
+    return StopStrings(strings, BYTES).after(min_tokens)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_pieces_for_single_bytes_are_read_as_bytes():
     fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="</s>", unk_token="<unk>")
     answer = [ids[token] for token in ("▁a", "<0xC3>", "</s>", "<0xA9>", "<0x0A>")]
-    asked = StopStrings.of(["é\n", "<"], tokenizer)
+    asked = StopStrings(["é\n", "<"], spelt_by(tokenizer))
     assert asked.behind([]).first(answer) == 4 and asked.found_in(answer) == StopFound("é\n", 2)
     without_end = [token for token in answer if token != ids["</s>"]]
     assert decode_answer(tokenizer, without_end, asked.found_in(without_end)) == " a"

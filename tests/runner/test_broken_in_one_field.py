@@ -74,7 +74,7 @@ HEADS = {
     "input_embedding_scale": ("draft_model", {"input_embedding_scale": 4.0}, "input_embedding_scale = 4.0"),
 }
 LINES = {
-    "stop": ({"prompt": "a", "stop": ["b"]}, "no stop"),
+    "stop": ({"prompt": "a", "stop": ["b", ""]}, "stop: expected strings of one character or more"),
     "n": ({"prompt": "a", "n": 2}, "no n in a record"),
     "sampling": ({"prompt": "a", "sampling": {"top_kk": 5}}, "{'top_kk': 5}"),
     "json_schema": ({"prompt": "a", "json_schema": "object"}, "JSON schema"),

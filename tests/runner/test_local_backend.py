@@ -184,6 +184,8 @@ def test_the_text_of_an_answer_ends_before_its_stop_string(store, drafter):
     assert text == whole[: whole.index(string)]
     assert string not in decode_answer(tokenizer, first.output_token_ids[:-1])
     assert second.num_prompt_tokens == len(encode_prompt(tokenizer, SHORT.prompt, [text]).token_ids)
+    own = replace(SHORT, prompt=replace(SHORT.prompt, stop=(whole[:3],)))
+    assert stopped.generate([own]).requests[0].stop.string == whole[:3]
 
 
 @pytest.mark.parametrize(

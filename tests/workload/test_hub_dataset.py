@@ -111,7 +111,7 @@ def test_messages_that_would_lose_something_are_refused(messages, message, datas
         ("instruction", {"input": ["", "A list."]}, "column input: instruction and input are read together of lines"),
         ("prompt", {"tools": [[], [{"name": "add"}]]}, "column tools: tools are read of lines with messages"),
         ("prompt", {"system": [None, "Be brief."]}, "column system: a system message is the text"),
-        ("prompt", {"stop": [None, ["x"]]}, "column stop: stop strings are the same for all prompts: decoding.stop"),
+        ("prompt", {"stop": [None, ["x"]]}, "column stop: a line of a file, or a row that workload.layout reads"),
         ("prompt", {"n": [None, 4]}, "column n: a prompt has one answer a play"),
         ("prompt", {"temperature": [None, 1.9]}, "column temperature: a line gives its sampling in one object"),
         ("question", {"context": ["", "A text."]}, "column context: a prompt in parts is not read yet"),

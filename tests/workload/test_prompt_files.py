@@ -161,7 +161,7 @@ OWN_LAYOUT = Format(("ask",), lambda row, place, _: Prompt(f"own/{place.line}", 
 def test_a_layout_of_one_s_own_is_named_by_its_module(tmp_path):
     path = write_lines(tmp_path / "own.jsonl", {"ask": "Why?"}, {"ask": "How?", "tone": "kind"})
     config = WorkloadConfig(path=str(path), layout=f"{__name__}:OWN_LAYOUT")
-    with pytest.raises(ValueError, match=r"own\.jsonl:2: layout .*:OWN_LAYOUT: expected the keys ask, sampling .*tone"):
+    with pytest.raises(ValueError, match=r"own\.jsonl:2: layout .*:OWN_LAYOUT: expected the keys ask, sampling, stop .*tone"):
         load_prompts(config, seed=0)
     write_lines(path, {"ask": "Why?"})
     assert load_prompts(config, seed=0) == [Prompt("own/1", "OWN_LAYOUT", ("Why?",))]
@@ -187,6 +187,19 @@ def test_a_line_may_carry_sampling_of_its_own(tmp_path: Path):
     assert seeds[0][0] != seeds[1][0] and seeds[0][1] == seeds[1][1]
 
 
+def test_a_line_may_have_stop_strings_of_its_own(tmp_path: Path):
+    """As requests of the OpenAI interface do. Would catch prompts that differ in them alone taken for the same."""
+    lines = [{"prompt": "a", "stop": []}, {"prompt": "b", "stop": "\n"}, {"prompt": "c", "stop": ["x", "\n"]}]
+    path = write_lines(tmp_path / "own.jsonl", *lines)
+    found = read_prompts(path)
+    assert [item.stop for item in found] == [None, ("\n",), ("x", "\n")]
+    assert fingerprint([found[2]]) != fingerprint([replace(found[2], stop=("x",))])
+    for value, message in (([1], r"a text or a list of texts, found \[1\]"), (["a", "a"], "each string once")):
+        write_lines(path, {"prompt": "a", "stop": value})
+        with pytest.raises(ValueError, match=rf"own\.jsonl:1: .*stop: expected {message}"):
+            read_prompts(path)
+
+
 def test_sampling_is_read_in_every_layout(tmp_path: Path):
     """Would catch a line's sampling that is dropped without a word."""
     path = tmp_path / "own.jsonl"
@@ -195,7 +208,7 @@ def test_sampling_is_read_in_every_layout(tmp_path: Path):
         assert read_prompts(path, layout)[0].sampling == GivenSampling(top_k=5), layout
 
 
-FIELDS = {layout: format_of(layout).fields for layout in LAYOUTS}
+FIELDS = {layout: (*format_of(layout).fields, "stop") for layout in LAYOUTS}
 RECORDS = {
     Layout.mt_bench: {"question_id": 1, "category": "stem", "turns": ["b"]},
     Layout.spec_bench: {"question_id": 1, "category": "qa", "turns": ["b"]},
@@ -212,7 +225,7 @@ EVERY_LAYOUT = pytest.mark.parametrize("layout", RECORDS, ids=lambda layout: lay
 
 @EVERY_LAYOUT
 def test_a_key_that_nothing_reads_is_refused_with_its_line_and_what_to_do(layout, tmp_path: Path):
-    """Would catch a stop string, a number of answers or a system message that is dropped without a word."""
+    """Would catch a number of answers or a system message that is dropped without a word."""
     record, unread = RECORDS[layout], {**REFUSED, "mood": "take it out of the lines"}
     for name, advice in unread.items():
         if name not in FIELDS[layout]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Protocol
 
+from harness.backends.stops_of_cell import StopsOfCell
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerConfig
 from harness.config.guarantee import guarantee
@@ -17,7 +18,6 @@ from harness.config.workload import TooLong
 from harness.engine.constraint.cell_constraint import CellConstraint
 from harness.engine.constraint.grammar_text import UnusableGrammarError
 from harness.engine.request import Request
-from harness.engine.stop_strings import StopStrings
 from harness.records.request import RequestRecord
 from harness.workload.chat import EncodedChat, encode_prompt
 from harness.workload.conversations import Conversation, exact_length
@@ -72,8 +72,7 @@ class CellRequests:
             if isinstance(cell.constraint, AnswerConfig)
             else None
         )
-        strings = cell.decoding.stop
-        self._stops = StopStrings.of(strings, target.tokenizer) if strings else None
+        self._stops = StopsOfCell(cell, lambda: target.tokenizer)
         self._grammars: dict[str, str] = {}
         self._unusable: dict[str, str] = {}
         """Why the schema of a prompt cannot be followed, by the prompt's id."""
@@ -128,7 +127,7 @@ class CellRequests:
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
             sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
-            stops=self._stops,
+            stops=self._stops.of(prompt),
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
 

@@ -102,7 +102,7 @@ class LoadGenerator:
             "model": self.model,
             **asked,
             "max_tokens": self.cell.decoding.max_new_tokens,
-            **({"stop": list(self.cell.decoding.stop)} if self.cell.decoding.stop else {}),
+            **({} if question.stops is None else {"stop": list(question.stops.strings)}),
             "stream": True,
             "stream_options": {"include_usage": True},
             **self.adapter.request_fields(question.sampling, question.seed),
@@ -276,9 +276,9 @@ class _Run:
             raise MalformedAnswer("an answer holds no token")
         if note is not None:
             self.played.notes[note] = None
-        stop, stops = None, self.generator.prompts.stops
-        if stops is not None:
-            stop, number = ended_by(reply, stops)
+        stop = None
+        if question.stops is not None:
+            stop, number = ended_by(reply, question.stops)
             arrivals = arrivals if number is None else first_tokens(arrivals, number)
             is_told = reply.tells_stop or bool(reply.token_ids)
             if stop is None and reply.finish_reason == "stop" and not is_told:

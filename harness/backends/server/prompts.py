@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.server.held_tokens import byte_vocabulary
+from harness.backends.stops_of_cell import StopsOfCell
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerConfig
 from harness.config.models import TargetConfig
@@ -39,6 +40,8 @@ class Question:
     sampling: SamplingSettings
     grammar: str | None = None
     """Of the answer; None without a policy at the end of reasoning."""
+    stops: StopStrings | None = None
+    """End the answer by its text; None without any."""
 
     @property
     def seed(self) -> int:
@@ -58,6 +61,7 @@ class ServedPrompts:
         self.max_length: int | None = None
         """Tokens of prompt and answer that the server takes; None where it does not say."""
         self.notes: dict[str, None] = {}
+        self._stops = StopsOfCell(cell, lambda: self.tokenizer)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -77,11 +81,10 @@ class ServedPrompts:
         """The tokenizer's tokens by their bytes."""
         return byte_vocabulary(self.tokenizer)
 
-    @cached_property
-    def stops(self) -> StopStrings | None:
-        """What ends answers by their text; None without stop strings."""
-        strings = self._cell.decoding.stop
-        return StopStrings.of(strings, self.tokenizer) if strings else None
+    @property
+    def has_stops(self) -> bool:
+        """Whether text ended some answer, or could have."""
+        return self._stops.are_used
 
     @cached_property
     def answer_check(self) -> AnswerCheck | None:
@@ -114,7 +117,8 @@ class ServedPrompts:
         sampling = default if own is None else own.over(default)
         check = self.answer_check
         grammar = None if check is None else check.grammar(prompt.prompt_id, prompt.schema)
-        return Question(conversation, len(answers), token_ids, tuple(messages), sampling, grammar)
+        stops = self._stops.of(prompt)
+        return Question(conversation, len(answers), token_ids, tuple(messages), sampling, grammar, stops)
 
     def num_needed(self, conversation: Conversation) -> int:
         """Tokens that the last turn of a conversation may take, with answers as long as they may be."""

@@ -131,7 +131,7 @@ class ServerBackend:
             found[notes.SERVER_SAMPLES] = None
         found[self.cell.server.what_was_run] = None
         if not self.cell.is_baseline:
-            is_coarse = self.cell.decoding.stop and self._knowledge is not Knowledge.rounds
+            is_coarse = self.prompts.has_stops and self._knowledge is not Knowledge.rounds
             found |= {notes.BEYOND_STOP: None} if is_coarse else {}
             of_drafts = (*self.adapter.notes.get(self._knowledge, ()), *self.adapter.doubts(self._evidence))
             found |= dict.fromkeys(of_drafts)
@@ -321,7 +321,7 @@ class ServerBackend:
         compares = is_known and not (self.cell.is_baseline or found.failures or taken.has_failures)
         num_counted = num_told if counts is None else counts.num_draft_tokens
         # a server goes on until it has read a stop string: its counters know of more drafts than the answer
-        agree = num_told <= num_counted if self.cell.decoding.stop else num_told == num_counted
+        agree = num_told <= num_counted if self.prompts.has_stops else num_told == num_counted
         self._notes |= {notes.DISAGREE: None} if compares and not agree else {}
         most = max(num_told, num_counted, *told.values(), 0)
         if self.cell.is_baseline and most:
@@ -378,6 +378,6 @@ class ServerBackend:
             self._notes[note] = None
         given = added.total(self.adapter.tokens_counter or "")
         asked = num_taken_tokens + played.num_output_tokens
-        is_more = given is not None and given > asked * (1 + OTHER_LOAD) and not self.cell.decoding.stop
+        is_more = given is not None and given > asked * (1 + OTHER_LOAD) and not self.prompts.has_stops
         if is_more and not played.failures:
             self._notes[notes.OTHER_CLIENTS] = None
