@@ -14,6 +14,8 @@ from harness.checks.server_certification import page as served_page
 CERTIFIED = Path(__file__).parents[2] / "results" / "certified"
 FOLDERS = sorted(path.parent for path in CERTIFIED.glob("*/certification.json"))
 SERVED = sorted(path.parent for path in (CERTIFIED / "served").glob("*/certification.json"))
+MANY_REQUESTS = ("flashinfer", "sglang", "transformers", "vllm")
+"""Engines that many run; the others' rows name a larger deviation that they would have shown."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -27,7 +29,8 @@ def test_verdicts_follow_from_the_statistics(folder):
         assert item["p_value"] == pytest.approx(page.p_value(item), rel=1e-9)
         assert (item["verdict"] == "FAIL") == page.fails(item, level)
         assert item["power"] == pytest.approx(power_at(VARIATION, item["num_samples"], level, item["df"]))
-        assert item["num_samples"] >= 1_000_000 or item["is_spread"] or item["df"] == 0
+        fewest = 1_000_000 if found["config"]["subject"] in MANY_REQUESTS else 100_000
+        assert item["num_samples"] >= fewest or item["is_spread"] or item["df"] == 0
     assert found["green"] == all(item["verdict"] == "pass" for item in items)
 
 
