@@ -131,6 +131,11 @@ COUNTS: dict[str, Column] = {
     "num_cut_length": Column("", "rounds cut by the length limit"),
     "num_cut_grammar": Column("", "rounds cut by a grammar"),
     "num_cut_stop": Column("", "rounds cut behind a stop string"),
+    "num_tokens_behind_stop": Column(
+        "tokens",
+        "tokens wasted in these rounds: emitted behind the stop string and cut off again, accepted draft tokens among "
+        "them, which count neither way",
+    ),
     "beside_s": Column(
         "s",
         "time of the same calls that is not in wall_s, since the clock stood: tokens of prompts, measures of drafts, "

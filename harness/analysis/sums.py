@@ -169,12 +169,13 @@ def _is_full(columns: dict[str, Floats]) -> NDArray[np.bool_]:
 
 
 def _cut_values(requests: Sequence[RequestRecord]) -> dict[str, Floats]:
-    """[N] whether a round was cut, for each reason."""
-    reasons = [item.cut_reason for request in requests for item in request.rounds]
+    """[N] whether a round was cut, for each reason, and how many tokens behind a stop string."""
+    rounds = [item for request in requests for item in request.rounds]
+    wasted = [item.num_cut_tokens if item.cut_reason is CutReason.stop else 0 for item in rounds]
     return {
-        f"num_cut_{reason.value}": np.array([item is reason for item in reasons], dtype=np.float64)
+        f"num_cut_{reason.value}": np.array([item.cut_reason is reason for item in rounds], dtype=np.float64)
         for reason in CutReason
-    }
+    } | {"num_tokens_behind_stop": np.array(wasted, dtype=np.float64)}
 
 
 def _request_values(requests: Sequence[RequestRecord], sums: dict[str, Floats]) -> dict[str, Floats]:
@@ -235,7 +236,7 @@ def _times(share_s: Floats, wall_s: float) -> Floats:
 
 UNKNOWN = (
     *("num_rounds", "num_full_drafts", "num_accepted_in_full_drafts"),
-    *("num_cut_eos", "num_cut_length", "num_cut_grammar", "num_cut_stop"),
+    *("num_cut_eos", "num_cut_length", "num_cut_grammar", "num_cut_stop", "num_tokens_behind_stop"),
 )
 """Sums that only rounds tell."""
 

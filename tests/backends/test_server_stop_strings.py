@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from harness.analysis import load_results
 from harness.records.request import CutReason, FinishReason
 from tests.support.scripted_server import ScriptedServer, stopped
 from tests.support.server_cells import DEPTH, cell_on, run_on, scripts_of
@@ -48,12 +49,17 @@ def test_rounds_of_a_server_are_cut_as_our_own(tmp_path):
     with ScriptedServer("vllm_0.33", DEPTH) as server:
         cell, record = run_with_stop(tmp_path, server)
     scripts = scripts_of(cell, server)
+    (row,) = load_results(tmp_path).to_dict("records")
     cut = [item.rounds[-1] for item in record.requests if item.rounds[-1].cut_reason is CutReason.stop]
     assert cut and all(item.num_draft_tokens == item.num_accepted_tokens == item.num_output_tokens - 1 for item in cut)
+    wasted = 0
     for item in record.requests:
         script = stopped(scripts[item.seed], [STOP])
         if script.stop is not None:
-            assert item.rounds[-1].num_cut_tokens == 1 + script.accepted[-1] + sum(script.sizes[:-1]) - PLACE
+            num_cut = 1 + script.accepted[-1] + sum(script.sizes[:-1]) - PLACE
+            assert item.rounds[-1].num_cut_tokens == num_cut
+            wasted += num_cut
+    assert (row["num_cut_stop"], row["num_tokens_behind_stop"]) == (len(cut), wasted)
 
 
 @pytest.mark.parametrize("format_", ["vllm_0.33", "plain"])

@@ -161,7 +161,9 @@ OWN_LAYOUT = Format(("ask",), lambda row, place, _: Prompt(f"own/{place.line}", 
 def test_a_layout_of_one_s_own_is_named_by_its_module(tmp_path):
     path = write_lines(tmp_path / "own.jsonl", {"ask": "Why?"}, {"ask": "How?", "tone": "kind"})
     config = WorkloadConfig(path=str(path), layout=f"{__name__}:OWN_LAYOUT")
-    with pytest.raises(ValueError, match=r"own\.jsonl:2: layout .*:OWN_LAYOUT: expected the keys ask, sampling, stop .*tone"):
+    with pytest.raises(
+        ValueError, match=r"own\.jsonl:2: layout .*:OWN_LAYOUT: expected the keys ask, sampling, stop .*tone"
+    ):
         load_prompts(config, seed=0)
     write_lines(path, {"ask": "Why?"})
     assert load_prompts(config, seed=0) == [Prompt("own/1", "OWN_LAYOUT", ("Why?",))]
