@@ -23,29 +23,33 @@ from kernels.methods import NAMED_METHODS
 from tests.support.toy_kernel_calls import in_process_of_its_own
 
 ROOT = Path(__file__).parents[2]
-TOY = '''
-import json, sys
-import torch, triton
+TOY_KERNELS = '''
+import triton
 import triton.language as tl
-import kernels
-from harness.checks.compile_check.compiled import compile_launch, kernels_in, record
-from harness.models import fused
 
 @triton.jit
-def _scaling_kernel(values, size, BLOCK: tl.constexpr):
+def scaling_kernel(values, size, BLOCK: tl.constexpr):
     """Keeps BLOCK values in registers until their sum is known."""
     offsets = tl.arange(0, BLOCK)
     block = tl.load(values + offsets, mask=offsets < size, other=0.0)
     tl.store(values + offsets, block / tl.sum(block), mask=offsets < size)
 
 @triton.jit
-def _same_kernel(values, size, BLOCK: tl.constexpr):
+def same_kernel(values, size, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     block = tl.load(values + offsets, mask=offsets < size, other=0.0)
     # on other lines, with another name
     tl.store(values + offsets, block / tl.sum(block), mask=offsets < size)
+'''
+TOY = """
+import json, sys
+import torch
+import kernels
+from harness.checks.compile_check.compiled import compile_launches, kernels_in, record
+from harness.models import fused
+from toy_kernels import same_kernel, scaling_kernel
 
-def scale(block, values=torch.zeros(100), num_warps=1, kernel=_scaling_kernel):
+def scale(block, values=torch.zeros(100), num_warps=1, kernel=scaling_kernel):
     kernel[(1,)](values, values.numel(), BLOCK=block, num_warps=num_warps)
 
 launches = [
@@ -54,23 +58,25 @@ launches = [
     ("another type", lambda: scale(128, torch.zeros(100, dtype=torch.float16))),
     ("four warps", lambda: scale(128, num_warps=4)),
     ("far too large", lambda: scale(8192)),
-    ("the same", lambda: scale(128, kernel=_same_kernel)),
+    ("the same", lambda: scale(128, kernel=same_kernel)),
 ]
-recorded = {target: record(target, launches) for target in map(int, sys.argv[1:])}
-found = {target: [compile_launch(item) for item in items] for target, items in recorded.items()}
-toys = {key: [item._asdict() | {"spills": item.spills} for item in items] for key, items in found.items()}
-keys = [item.key for items in recorded.values() for item in items]
-print(json.dumps({"toys": toys, "keys": keys, "kernels": sorted(kernels_in(kernels) | kernels_in(fused))}))
-'''
+# processes that compile import this module
+if __name__ == "__main__":
+    recorded = [item for target in map(int, sys.argv[1:]) for item in record(target, launches)]
+    toys = [item._asdict() | {"spills": item.spills} for item in compile_launches(recorded, 1)]
+    keys = [item.key for item in recorded]
+    print(json.dumps({"toys": toys, "keys": keys, "kernels": sorted(kernels_in(kernels) | kernels_in(fused))}))
+"""
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What is found in a process of its own: under Triton's interpreter nothing is a compiled function."""
     folder = tmp_path_factory.mktemp("toy")
+    (folder / "toy_kernels.py").write_text(TOY_KERNELS)
     (folder / "toy.py").write_text(TOY)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder / "cache")}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "TRITON_CACHE_DIR": str(folder / "cache")}
     command = [sys.executable, str(folder / "toy.py"), "80", "90"]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -80,7 +86,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict:
 @pytest.fixture(scope="module")
 def toys(compiled: dict) -> dict[int, list[dict]]:
     """What is found of the toy kernel, by target."""
-    return {int(target): items for target, items in compiled["toys"].items()}
+    return {target: [item for item in compiled["toys"] if item["target"] == target] for target in (80, 90)}
 
 
 @pytest.mark.parametrize("target", [80, 90])
