@@ -24,6 +24,7 @@ from harness.models.checkpoint import (
     read_json,
     without_nulls,
 )
+from harness.models.checkpoint_kind import check_own_cache
 from harness.models.contradictions import TAKE_OUT, contradictions
 from harness.models.field_forms import CORRECT, FORMS, NEEDED_OF_ROPE, OBJECT, Form
 from harness.models.known_fields import (
@@ -136,6 +137,7 @@ def _general_account(
     """The account of a model whose config.json transformers interprets."""
     from harness.models.general.known_types import architecture_of, check_quantization, general_layout, what_it_means
 
+    check_own_cache(fields, folder / CONFIG)
     architecture = architecture_of(fields.get("model_type"))
     if architecture is None:
         raise CheckpointError(
@@ -250,6 +252,7 @@ class Account:
     ) -> None:
         """layout: of config.json; empty where another account has its fields. by_transformers: whether its class says
         what their values may be, and what null means."""
+        check_own_cache(fields, folder / CONFIG)
         self._folder = folder
         self._accepted = accepted
         self._unread: list[Unread] = []

@@ -25,7 +25,7 @@ from harness.models.checkpoint import (
     read_json,
     stored_tensors,
 )
-from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, kind_of
+from harness.models.checkpoint_kind import LANGUAGE_MODEL, NAMES, check_own_cache, kind_of
 from harness.models.described import CONFIG
 from harness.models.described_target import target_sizes_here
 from harness.models.head_fits import check_head_fields
@@ -109,7 +109,9 @@ def _fields(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"expected a folder with a checkpoint, found no {CONFIG} in {folder}")
     if (folder / GENERATION_CONFIG).is_file():
         read_json(folder / GENERATION_CONFIG)
-    return read_fields(folder / CONFIG)
+    fields = read_fields(folder / CONFIG)
+    check_own_cache(fields, folder / CONFIG)
+    return fields
 
 
 def _tensors(folder: Path, weights: Weights) -> dict[str, StoredTensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.models.checkpoint import CheckpointError
 from harness.models.safetensors_header import StoredTensor
 
 LANGUAGE_MODEL = "draft_model"
@@ -24,6 +25,25 @@ NAMES = {
     "medusa": "a Medusa head",
 }
 """Kinds of drafter, as settings call them -> in words."""
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Model types of drafters whose layers have no keys and values of their own."""
+
+
+def check_own_cache(fields: Mapping[str, Any], source: object) -> None:
+    """Raise CheckpointError for an assistant that reads the cache of its target, and say what that would need.
+
+    transformers 5.23 has the classes: their configuration wants all layers to share keys, and that of their layers
+    (Gemma4TextConfig.kv_sharing_modes) refuses it. Drafters are handed the target's states (TargetStep of
+    harness.drafters.protocol). Nor does a file say at which position such an assistant asks: transformers takes that of
+    the last token, vLLM the one before it.
+    """
+    if fields.get("model_type") in ASSISTANTS:
+        raise CheckpointError(
+            f"{source}: expected a model with keys and values of its own, found model_type {fields['model_type']}: the "
+            "layers of such an assistant read those of its target, transformers 5.23 fails to build them, and drafters "
+            "here are handed the target's states, not its cache; choose another drafter (draft_model with a small "
+            "model of the family, eagle3, ngram, suffix)"
+        )
 
 
 def kind_of(fields: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:

@@ -26,6 +26,7 @@ from harness.models.checkpoint import CheckpointError
 from harness.models.general.mtp import GeneralMtpHead, load_general_mtp
 from harness.models.general.target import GeneralTarget
 from harness.models.target import load_target
+from harness.models.tree_places import TreePlaces, ancestors
 from kernels.contract import DraftSampling
 from tests.support.any_models import NO_TOKENIZER
 from tests.support.host_reads import HostReads
@@ -155,6 +156,26 @@ def test_pairs_over_slots_equal_whole_sequences(filed):
     torch.testing.assert_close(found, whole[rows, starts[:, None] + torch.arange(2)], **TOLERANCE)
 
 
+@torch.inference_mode()
+def test_nodes_of_a_tree_are_those_of_their_branches(filed):
+    """Would catch a node that is placed by where it lies, or that sees another branch."""
+    tokens, features, positions = pairs(filed, sequences(1))
+    context, parents = NUM_PAIRS, torch.tensor([-1, 0, 0, 1])
+    nodes, states = sequences(1, len(parents)), torch.randn(1, len(parents), features.shape[-1])
+    cache, slots, sees = filed.head.new_cache(2, 16), torch.tensor([1]), ancestors(parents)
+    filed.head(tokens, features, positions, cache.view(slots, positions, context))
+    tree = TreePlaces(torch.tensor([context]), torch.arange(len(parents)), sees)
+    depths = context + sees.sum(-1)[None] - 1
+    found = filed.head(nodes, states, depths, cache.view(slots, depths, context + len(parents), tree)).hidden
+    for node in range(len(parents)):
+        branch = [
+            torch.cat((known, drafted[:, sees[node]]), dim=1)
+            for known, drafted in ((tokens, nodes), (features, states))
+        ]
+        whole = filed.head(*branch, torch.arange(branch[0].shape[1])[None], None).hidden
+        torch.testing.assert_close(found[:, node], whole[:, -1], **TOLERANCE)
+
+
 def test_greedy_tokens_are_those_without_drafts(filed):
     """Two slots for three requests, by the target's plain forward. Would catch a target whose states, recurrent ones
     too, keep something of rejected drafts."""
@@ -240,10 +261,11 @@ def test_no_forward_waits_for_the_device(qwen):
     assert reads.found == set()
 
 
-@pytest.mark.gpu
-def test_captured_steps_give_the_tokens_of_steps_without_graphs(qwen):
-    """A target with recurrent states, and experts in its MTP layer too; two slots for three requests."""
-    target = load_target(qwen.folder, tokenizer=NO_TOKENIZER, device="cuda")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_captured_steps_give_the_tokens_of_steps_without_graphs(qwen, device):
+    """A target with recurrent states, and experts in its MTP layer too; two slots for three requests. On a CPU steps of
+    fixed sizes stand for graphs."""
+    target = load_target(qwen.folder, tokenizer=NO_TOKENIZER, device=device)
     prompts = [sequences(1, length)[0].tolist() for length in (3, 9, 5)]
     outputs = []
     for graphs in (False, True):
@@ -274,6 +296,27 @@ def test_experts_are_read_one_by_one_and_merged(qwen, tmp_path):
     head = load_general_mtp(copied(qwen, tmp_path, merged, drop=prefix), qwen.target)
     others = qwen.head.state_dict()
     assert all(torch.equal(tensor, others[name]) for name, tensor in head.state_dict().items())
+
+
+def test_the_layer_of_a_multi_modal_checkpoint_is_that_of_its_text_part(tmp_path):
+    """Would catch a count, a number of layers or a type that is looked for beside text_config alone."""
+    plain = save_public("qwen3_5_text", tmp_path / "plain")
+    nested = tmp_path / "nested"
+    nested.mkdir()
+    stored = load_file(plain / "model.safetensors")
+    renamed = {
+        f"model.language_model.{name.removeprefix('model.')}" if name.startswith("model.") else name: tensor
+        for name, tensor in stored.items()
+    }
+    save_file(renamed, nested / "model.safetensors", metadata={"format": "pt"})
+    text = json.loads((plain / "config.json").read_text())
+    whole = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text}
+    (nested / "config.json").write_text(json.dumps(whole))
+    check_drafter_files(drafter_of(DrafterKind.mtp), TargetConfig(path=str(nested)))
+    heads = [filed_as("qwen3_5_text", folder) for folder in (plain, nested)]
+    given = sequences()
+    rows = [each.head(*pairs(each, given), None).hidden for each in heads]
+    assert torch.equal(*rows)
 
 
 def test_of_several_layers_the_first_is_run_and_an_embedding_of_its_own_is_read_or_missed(qwen, tmp_path):

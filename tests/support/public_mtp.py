@@ -51,7 +51,14 @@ PUBLIC: Mapping[str, PublicLayer] = {
     "mimo": _MIMO,
 }
 _OF_QWEN3_5 = {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}
-_OF_MIMO = {"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "attention_bias": True}
+_OF_MIMO = {
+    **{"model_type": "mimo", "architectures": ["MiMoForCausalLM"], "attention_bias": True},
+    **{"head_dim": 8, "use_sliding_window": False, "sliding_window": 32768, "rope_scaling": None},
+    "auto_map": {
+        "AutoConfig": "configuration_mimo.MiMoConfig",
+        "AutoModelForCausalLM": "modeling_mimo.MiMoForCausalLM",
+    },
+}
 FIELDS: Mapping[str, dict[str, Any]] = {
     "deepseek_v32": {"num_nextn_predict_layers": 1},
     "qwen3_5_text": _OF_QWEN3_5,

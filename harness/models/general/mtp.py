@@ -172,8 +172,8 @@ def load_general_mtp(folder: Path, target: GeneralTarget, *, accepted: Accepted 
     fields = read_fields(source)
     others = None if folder == target.path or target.path is None else read_fields(target.path / CONFIG)
     with Checkpoint(folder) as checkpoint:
-        layout = general_mtp(folder, fields, checkpoint.names)
         settled = mtp_account(folder, fields, accepted, checkpoint.names, target=others).settled()
+        layout = general_mtp(folder, fields)
         assumed: tuple[str, ...] = ()
         stored, prefix = layout.stored(target.num_layers), layout.first(target.num_layers)
         shared = {part: f"{stored[part]}weight" for part in (OWN_HEAD, OWN_EMBEDDING) if part in stored}
