@@ -219,12 +219,16 @@ def check_cut(uncut, cut, strings, min_tokens=0):
 def test_a_sampled_answer_is_the_uncut_one_up_to_its_stop_string(kind, overlaps, min_tokens):
     """Streams are those of the uncut run, so that the law is that of plain decoding, cut.
 
-    Would catch a step beyond the end that is kept, tokens behind the stop string that are kept or count as accepted,
-    and a stop string that is lost between two rounds.
+    Would catch a step beyond the end that is kept, tokens behind the stop string that are kept or count as accepted, a
+    stop string that is lost between two rounds, and one that is found because the prompt ends with its beginning.
     """
-    requests = toy_requests(20)
+    requests = toy_requests(20, prompt=(1,))
     uncut = answers(toys(kind), requests)
-    found = answers(toys(kind, overlaps=overlaps), requests, stops(*STRINGS, min_tokens=min_tokens))
+    assert any(item.output_token_ids[0] == 2 for item in uncut.values()), (
+        "the other half of the prompt's last character"
+    )
+    ahead = {"overlaps": overlaps, "graphs": overlaps}
+    found = answers(toys(kind, **ahead), requests, stops(*STRINGS, min_tokens=min_tokens))
     assert (check_cut(uncut, found, STRINGS, min_tokens) > 0) == (kind != "none")
 
 
