@@ -84,6 +84,9 @@ class Local(BackendConfig):
     """Run layers through the fused operations; null does so on a GPU, layer by layer where a model allows it."""
     graphs: bool | None = None
     """Run steps of a few fixed sizes, on a GPU captured as CUDA graphs; null does so on a GPU."""
+    compile: bool | None = None
+    """Let torch compile layers that are transformers' own (target.layers), for steps of fixed sizes (backend.graphs);
+    null does so on a GPU, of targets of a billion parameters or more. Moves output tokens by rounding alone."""
     prompt_tokens_beside_rounds: int | None = None
     """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
     a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""
@@ -92,6 +95,8 @@ class Local(BackendConfig):
         super().__post_init__()
         for name, dtype in self.rounded.items():
             require(dtype in ("auto", "fp8"), f"backend.{name}", "auto or fp8", dtype)
+        fits = not self.compile or self.graphs is not False
+        require(fits, "backend.compile", "false, or null, with backend.graphs=false", self.compile)
         limit = self.prompt_tokens_beside_rounds
         require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
 

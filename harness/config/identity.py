@@ -82,6 +82,9 @@ def determinants(
         for name, value in plain["decoding"].items()
         if name not in _LATER_IN_DECODING or value != unset[name]
     }
+    if plain["backend"].get("compile") is None:
+        # as those that were measured before there was a choice
+        plain["backend"].pop("compile", None)
     judged = {"run_code": True} if normal.measurement.run_code else {}
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}

@@ -115,8 +115,6 @@ class TargetConfig:
     def __post_init__(self) -> None:
         require(self.path != "", "target.path", "a folder or a Hugging Face id (target.path=PATH)", "nothing")
         require_shape_alone("target", self.shape, self.path, self.weights)
-        is_ours = self.layers is not Layers.transformers or self.weights is not Weights.random
-        require(is_ours, "target.layers", "auto or own beside target.weights=random", self.layers.value)
         source = self.path or self.shape
         if source is not None and self.name == "zoo":
             self.name = checkpoint_name(source)

@@ -244,6 +244,24 @@ class TargetModel:
         self.is_fused = self.fusion_obstacle is None
         return self.fusion_obstacle
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether steps run layers that torch compiled."""
+        return False
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling them took, so far."""
+        return 0.0
+
+    def compile(self, *, is_asked: bool) -> str | None:
+        """Let layers that are transformers' own be compiled by torch where a step first runs them; returns why not, if
+        not.
+
+        is_asked: compile small models too, and raise ValueError there if torch cannot.
+        """
+        return "its layers are our own (target.layers), which are fused and not compiled"
+
     def forward(
         self,
         # [B, T] int64

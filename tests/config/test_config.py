@@ -11,7 +11,7 @@ from harness.config.constraint import constraint_of
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import MAX_SPECULATIVE_TOKENS, DraftingConfig, DraftSamplingChoice
 from harness.config.guarantee import labels
-from harness.config.models import Layers, TargetConfig, Weights
+from harness.config.models import TargetConfig, Weights
 from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from kernels.contract import DraftSampling, VerificationMethod
@@ -93,10 +93,6 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         ),
         (lambda: TargetConfig(shape="a"), "target.shape: expected target.weights=random beside it"),
         (lambda: TargetConfig(shape="a", path="b", weights=RANDOM), "a shape or target.path, not both, found both"),
-        (
-            lambda: TargetConfig(layers=Layers.transformers, weights=RANDOM),
-            "target.layers: expected auto or own beside target.weights=random, found transformers",
-        ),
         (lambda: drafter_of("draft_model", shape="a"), "drafter.shape: expected drafter.weights=random beside it"),
         (lambda: Local(dtype="float8"), "backend.dtype: expected auto, float32"),
         (lambda: Local(device="tpu"), "backend.device"),

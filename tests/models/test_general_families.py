@@ -132,19 +132,23 @@ IN_GRAPHS = [
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True], ids=["as they are", "compiled"])
 @pytest.mark.parametrize(("model_type", "dtype"), IN_GRAPHS, ids=lambda item: str(item).removeprefix("torch."))
-def test_captured_steps_give_the_tokens_of_steps_without_graphs(model_type, dtype):
+def test_captured_steps_give_the_tokens_of_steps_without_graphs(model_type, dtype, compiled):
     """Two slots for four requests; prompts longer than a window, drafts that are rejected."""
     target = GeneralTarget(tiny_model(model_type).to("cuda", dtype), None)
     generator = torch.Generator().manual_seed(7)
     prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5, 9)]
     outputs = []
     for graphs in (False, True):
+        if graphs and compiled:
+            assert target.compile(is_asked=True) is None
         shape = DrafterShape(2, 48, 3, VOCAB_SIZE)
         engine = engine_over(target, NgramDrafter(3, 1), shape, 12, graphs=graphs)
         run = engine.run(requests_of(prompts), lambda record: None)
         assert run.num_invalid == 0
         outputs.append({record.prompt_id: record.output_token_ids for record in run.requests})
+    assert target.is_compiled is compiled and (target.compile_s > 0) is compiled
     captured, plain = outputs[1], outputs[0]
     if dtype is torch.float32:
         assert captured == plain

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.config.drafter import DrafterConfig, DrafterKind, drafter_of
-from harness.config.models import Weights
+from harness.config.models import Layers, Weights
 from harness.drafters.registry import load_head
 from harness.models import zoo as zoo_module
+from harness.models.general.target import GeneralTarget
 from harness.models.random_head import DRAFT_VOCAB_SIZE, random_eagle, random_eagle3, random_mtp
 from harness.models.random_target import architecture, random_target
 from harness.models.shape import read_shape, shape_names
@@ -219,3 +220,14 @@ def test_a_draft_model_of_the_targets_own_sizes_is_another_model(folder, target)
 def test_a_draft_model_with_another_vocabulary_is_refused(target):
     with pytest.raises(ValueError, match=r"qwen3_06b\.json: expected vocab_size 6200, .* found 151936"):
         load_head(drafter(DrafterKind.draft_model, shape="qwen3_06b"), target)
+
+
+def test_random_weights_are_the_same_whoever_computes_the_layers(tmp_path):
+    """Would catch times of two paths that are of other weights."""
+    folder = shape_folder(tmp_path)
+    own, general = (
+        random_target(folder, dtype=torch.float32, layers=each) for each in (Layers.own, Layers.transformers)
+    )
+    assert isinstance(general, GeneralTarget) and not isinstance(own, GeneralTarget)
+    found, expected = (model.causal_lm.state_dict() for model in (general, own))
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)

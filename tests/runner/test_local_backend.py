@@ -9,7 +9,7 @@ import torch
 
 from harness.backends.local import local
 from harness.backends.local.local import ON_A_CPU, LocalBackend
-from harness.backends.local.model_store import Fusion, ModelStore
+from harness.backends.local.model_store import ModelStore, Wish
 from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
@@ -210,8 +210,8 @@ def test_trees_that_fused_latent_attention_cannot_read_are_refused_before_anythi
     """Would catch a drafter whose first step with a tree ends the run, and a message that names a value that was not
     set. Automatic fusion is that of a GPU."""
     if fused == "null":
-        of_a_gpu = {None: Fusion.where_possible, False: Fusion.no}
-        monkeypatch.setattr(Fusion, "of", lambda is_fused, device: of_a_gpu[is_fused])
+        of_a_gpu = {None: Wish.where_possible, False: Wish.no}
+        monkeypatch.setattr(Wish, "of", lambda is_fused, device: of_a_gpu[is_fused])
     shapes = {"target": {}, "drafter": {}} | {owner: GLM}
     settings = ["drafter=draft_model", "verification=recursive", "drafting.tree=2-1", "backend.device=cpu"]
     for section, changes in shapes.items():

@@ -201,6 +201,7 @@ class LocalBackend:
                 dtype=str(target.dtype).removeprefix("torch."),
                 fused=target.is_fused,
                 graphs=engine.uses_graphs,
+                compile=target.is_compiled,
             ),
             models=self.weights(),
             sizes={

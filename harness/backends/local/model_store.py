@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from harness.config.backend import Local
-from harness.config.device import resolve_device, resolve_dtype
+from harness.config.device import resolve_device, resolve_dtype, resolve_graphs
 from harness.config.drafter import DrafterConfig
 from harness.config.models import TargetConfig, Weights
 from harness.drafters.registry import LoadedHead, load_head
@@ -43,19 +43,19 @@ def target_of(
     return load_target(config.path, **given)
 
 
-class Fusion(Enum):
-    """Whether layers are made ready for the fused operations."""
+class Wish(Enum):
+    """Whether layers are made ready for the fused operations, or for torch to compile."""
 
     no = "no"
     where_possible = "where_possible"
     required = "required"
 
     @classmethod
-    def of(cls, is_fused: bool | None, device: torch.device) -> Fusion:
-        """What a backend asks for; without saying, it asks for fused operations on a GPU where they are possible."""
-        if is_fused is None:
+    def of(cls, asked: bool | None, device: torch.device) -> Wish:
+        """What a backend asks for; without saying, it asks for either on a GPU where it is possible."""
+        if asked is None:
             return cls.where_possible if device.type == "cuda" else cls.no
-        return cls.required if is_fused else cls.no
+        return cls.required if asked else cls.no
 
 
 class _Model(Protocol):
@@ -75,7 +75,8 @@ class Models:
         config: TargetConfig,
         device: torch.device,
         dtype: torch.dtype | None,
-        fusion: Fusion = Fusion.no,
+        fusion: Wish = Wish.no,
+        compilation: Wish = Wish.no,
         has_fp8_weights: bool = False,
         has_fp8_cache: bool = False,
     ) -> None:
@@ -85,6 +86,7 @@ class Models:
         self._config = config
         self._dtype = dtype
         self._fusion = fusion
+        self._compilation = compilation
         self._target: TargetModel | None = None
         self._heads: dict[tuple[object, ...], LoadedHead | None] = {}
 
@@ -96,6 +98,7 @@ class Models:
                 _keep_in_fp8(target)
             lay_out(target.causal_lm)
             self._fuse(target)
+            self._compile(target)
             self._target = target
         return self._target
 
@@ -126,10 +129,25 @@ class Models:
 
         Raises ValueError when they do not allow what is required.
         """
-        obstacle = None if self._fusion is Fusion.no else model.fuse()
-        if obstacle is not None and self._fusion is Fusion.required:
+        obstacle = None if self._fusion is Wish.no else model.fuse()
+        if obstacle is not None and self._fusion is Wish.required:
             raise ValueError(
                 f"backend.fused: expected layers that can be fused, found that {obstacle}; use backend.fused=false"
+            )
+
+    def _compile(self, target: TargetModel) -> None:
+        """Let torch compile a target's layers, if that is asked for; on the meta device there is nothing to run.
+
+        Raises ValueError where they cannot be compiled and that is required.
+        """
+        is_required = self._compilation is Wish.required
+        if self._compilation is Wish.no or (self.device.type == "meta" and not is_required):
+            return
+        obstacle = target.compile(is_asked=is_required)
+        if obstacle is not None and is_required:
+            raise ValueError(
+                f"backend.compile: expected layers that torch can compile, found that {obstacle}; use "
+                "backend.compile=false"
             )
 
 
@@ -151,15 +169,16 @@ class ModelStore:
         """The models for a target, those already held if it is the same; another target takes their place at once, so
         that their memory is free before the next ones are counted."""
         in_fp8 = backend.weight_dtype == "fp8", backend.kv_cache_dtype == "fp8"
-        key = (*astuple(config), backend.device, backend.dtype, backend.fused, *in_fp8)
+        device = resolve_device(backend.device)
+        compilation = Wish.of(backend.compile, device) if resolve_graphs(backend.graphs, device) else Wish.no
+        key = (*astuple(config), backend.device, backend.dtype, backend.fused, compilation, *in_fp8)
         if self._models is None or key != self._key:
             self._models = None
-            device = resolve_device(backend.device)
             if in_fp8[1]:
                 _check_converts(device)
             dtype = resolve_dtype(backend.dtype, device)
-            fusion = Fusion.of(backend.fused, device)
-            self._models = StoredModels(*(Models(config, each, dtype, fusion, *in_fp8) for each in (META, device)))
+            wishes = Wish.of(backend.fused, device), compilation
+            self._models = StoredModels(*(Models(config, each, dtype, *wishes, *in_fp8) for each in (META, device)))
             self._key = key
         return self._models
 

@@ -16,6 +16,7 @@ from harness.models.cost import ModelCost
 from harness.models.decoder_layer import View
 from harness.models.fused.checks import written
 from harness.models.general.cache import ATTENDED, GeneralCache
+from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache
 from harness.models.general.network import Network
 from harness.models.general.rope import hold_to_original_length
 from harness.models.general.states import READ_AT_ONCE
@@ -57,6 +58,9 @@ class GeneralTarget(TargetModel):
 
     def __init__(self, causal_lm: Any, tokenizer: Any, **given: Any) -> None:
         """As a TargetModel; causal_lm: any of transformers that `probe` finds right."""
+        self._compiled: CompiledLayers | None = None
+        self._compile_failure: str | None = None
+        self._must_compile = False
         super().__init__(causal_lm, tokenizer, **given)
         self.num_layers = len(self.network.layers)
         self._right_positions = hold_to_original_length(causal_lm)
@@ -106,7 +110,9 @@ class GeneralTarget(TargetModel):
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        return () if self.network.experts_note is None else (self.network.experts_note,)
+        of_compiling = None if self._compiled is None else self._compiled.note
+        notes = (self.network.experts_note, of_compiling, self._compile_failure)
+        return tuple(note for note in notes if note is not None)
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         return ()
@@ -129,6 +135,25 @@ class GeneralTarget(TargetModel):
     def fuse(self) -> str | None:
         self.fusion_obstacle = "its layers are transformers' own (target.layers)"
         return self.fusion_obstacle
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
+
+    @property
+    def compile_s(self) -> float:
+        return 0.0 if self._compiled is None else self._compiled.seconds
+
+    def compile(self, *, is_asked: bool) -> str | None:
+        if not is_asked and self.num_parameters < MIN_PARAMETERS:
+            return f"it has fewer than {MIN_PARAMETERS} parameters"
+        if self.device.type == "meta":
+            return None
+        layer_of = layers_of_cache(self.network, self.new_cache(1, 1))
+        if not layer_of:
+            return "all its layers keep more than keys and values"
+        self._compiled, self._must_compile = CompiledLayers(self.network, layer_of), is_asked
+        return None
 
     def new_cache(self, num_slots: int, capacity: int, rewind: int = 0) -> GeneralCache:
         if self.is_recurrent and rewind >= READ_AT_ONCE:
@@ -159,4 +184,19 @@ class GeneralTarget(TargetModel):
         assert view is None or isinstance(view, GeneralView), "views are of the target's own caches"
         if self.reads_unknown_ids:
             token_ids = token_ids.clamp_max(self.vocab_size - 1)
+        if self._compiled is not None and view is not None and view.is_whole:
+            try:
+                with self._compiled.running(view):
+                    return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))
+            except Exception as error:
+                # torch's compiler takes seconds to import
+                from torch._dynamo.exc import TorchDynamoException
+
+                if not isinstance(error, TorchDynamoException):
+                    raise
+                why = f"torch could not compile the layers of {self.name}: {str(error).strip().splitlines()[0]}"
+                if self._must_compile:
+                    raise ValueError(f"backend.compile: {why}; use backend.compile=false") from error
+                # what was written is written again
+                self._compiled, self._compile_failure = None, why
         return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))

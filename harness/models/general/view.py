@@ -82,48 +82,26 @@ class GeneralView(Cache):
         self.slots = cache.slot_ids[rows] if isinstance(rows, slice) else rows
         """[B] int64, the slot of each row."""
         self.states = States(self)
+        self.is_whole = length == cache.capacity and tree is None
+        """Whether it is of chains, and reads all places of its slots."""
+        self.places = positions if tree is None else tree.absolute
+        """[B, T] int64, where each token's key and value lie in its slot."""
+        places = torch.arange(length, device=positions.device)
+        self.key_positions = places[None, None, None, :]
+        """[1, 1, 1, length] or, of trees, [B, 1, T, length] int64: position of each key, as each query sees it."""
+        self.sees: Tensor | None = None
+        """[B, 1, T, length] bool: keys before the tree, and nodes that a query sees; None for chains."""
+        if tree is not None:
+            node, sees = _nodes(tree, places)
+            # a node that a query sees lies as deep as there are nodes before it that the query sees too
+            depths = sees.cumsum(dim=-1) - 1
+            self.key_positions = torch.where(node >= 0, tree.starts[:, None, None] + depths, places)[:, None]
+            self.sees = ((node < 0) | sees)[:, None]
 
     @cached_property
     def begins(self) -> bool:
         """Whether every row begins at the start of its slot; waits for the device."""
         return bool((self.positions[:, 0] == 0).all())
-
-    @cached_property
-    def places(self) -> Tensor:
-        """[B, T] int64, where each token's key and value lie in its slot."""
-        return self.positions if self.tree is None else self.tree.absolute
-
-    @cached_property
-    def key_positions(self) -> Tensor:
-        """[1, 1, 1, length] or, of trees, [B, 1, T, length] int64: position of each key, as each query sees it.
-
-        A node that a query sees lies as deep as there are nodes before it that the query sees too.
-        """
-        places = torch.arange(self.length, device=self.positions.device)
-        if self.tree is None:
-            return places[None, None, None, :]
-        node, sees = self._nodes
-        starts = self.tree.starts[:, None, None]
-        ranks = sees.cumsum(dim=-1) - 1
-        return torch.where(node >= 0, starts + ranks, places)[:, None]
-
-    @cached_property
-    def sees(self) -> Tensor | None:
-        """[B, 1, T, length] bool: keys before the tree, and nodes that a query sees; None for chains."""
-        if self.tree is None:
-            return None
-        node, sees = self._nodes
-        return ((node < 0) | sees)[:, None]
-
-    @cached_property
-    def _nodes(self) -> tuple[Tensor, Tensor]:
-        """([B, 1, length] number of the node at each place, negative before the tree; [B, T, length] if it is seen)."""
-        assert self.tree is not None
-        num_nodes = self.tree.sees.shape[-1]
-        node = (torch.arange(self.length, device=self.positions.device) - self.tree.starts[:, None])[:, None, :]
-        sees = self.tree.sees.expand(node.shape[0], -1, -1)
-        own = sees.gather(2, node.clamp(0, num_nodes - 1).expand(-1, sees.shape[1], -1))
-        return node, own & (node >= 0) & (node < num_nodes)
 
     # what modeling code calls
 
@@ -202,3 +180,12 @@ class GeneralView(Cache):
     @property
     def is_sliding(self) -> Sequence[bool]:  # type: ignore[override]
         return [False] * len(self.layers)
+
+
+def _nodes(tree: TreePlaces, places: Tensor) -> tuple[Tensor, Tensor]:
+    """([B, 1, length] number of the node at each place, negative before the tree; [B, T, length] if it is seen)."""
+    num_nodes = tree.sees.shape[-1]
+    node = (places - tree.starts[:, None])[:, None, :]
+    sees = tree.sees.expand(node.shape[0], -1, -1)
+    own = sees.gather(2, node.clamp(0, num_nodes - 1).expand(-1, sees.shape[1], -1))
+    return node, own & (node >= 0) & (node < num_nodes)

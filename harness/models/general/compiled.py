@@ -1,0 +1,163 @@
+"""Layers of transformers compiled by torch (`torch.compile`), one after the other.
+
+Layers of one kind share what is compiled for the first of them: each gets a view of its own cache alone, so that its
+number decides nothing. Rows and tokens of a row are free sizes, so that the steps of all sizes share it too; torch
+takes a size of 1 for a case of its own. Torch keeps what it compiled on disk (TORCHINDUCTOR_CACHE_DIR).
+
+Shapes: B rows, T tokens of a row, H heads, D width of a head, L places of a slot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.models.general.cache import GeneralCache, Kept
+from harness.models.general.network import Network
+from harness.models.general.view import GeneralView
+
+MAX_VARIANTS = 256
+"""Of one layer's code: kinds of layers, times cases of sizes, times lengths of slots."""
+MIN_PARAMETERS = 1_000_000_000
+"""Of a target that is compiled without being asked for: below, a step is too short to pay for compiling."""
+
+
+class LayerView:
+    """The keys and values of one layer, in the slots of one forward."""
+
+    def __init__(self, view: GeneralView, layer_idx: int) -> None:
+        self.key, self.value = (view.cache.tensors[Kept(kind, layer_idx)] for kind in ("key", "value"))
+        self.slots, self.places = view.slots, view.places
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """See `GeneralView.update`; of a forward over whole slots."""
+        return self._written(self.key, key_states), self._written(self.value, value_states)
+
+    def _written(self, kept: Tensor, states: Tensor) -> Tensor:
+        heads = torch.arange(kept.shape[1], device=kept.device)
+        kept.index_put_((self.slots[:, None, None], heads[None, :, None], self.places[:, None, :]), states)
+        return kept.index_select(0, self.slots)
+
+
+class _Watched(GeneralView):
+    """A view that notes which layers of the cache its network asks for, by what of them."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.asked: list[tuple[str, int]] = []
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *given: object, **others: object) -> Any:
+        self.asked.append(("key", layer_idx))
+        return super().update(key_states, value_states, layer_idx, *given, **others)
+
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        self.asked.append(("indexer", layer_idx))
+        return super().update_indexer(indexer_key_states, layer_idx)
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        self.asked.append(("conv", layer_idx))
+        return super().get_conv_state(layer_idx, state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        self.asked.append(("recurrent", layer_idx))
+        return super().get_recurrent_state(layer_idx, state_idx)
+
+
+def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, int]:
+    """The layers of a network that do nothing with the cache but write and read keys and values of one of its layers.
+
+    Args:
+        cache: of one slot of one place, its tensors made.
+
+    Returns:
+        Layer of the network -> layer of the cache.
+    """
+    zero = torch.zeros(1, 1, dtype=torch.int64, device=cache.slot_ids.device)
+    view = _Watched(cache, slice(0, 1), zero, 1)
+    num_asked: list[int] = []
+    hooks = [layer.register_forward_pre_hook(lambda *_: num_asked.append(len(view.asked))) for layer in network.layers]
+    try:
+        network.run(zero, zero, view)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    ends = [*num_asked[1:], len(view.asked)]
+    asked = [view.asked[first:end] for first, end in zip(num_asked, ends, strict=True)]
+    return {index: each[0][1] for index, each in enumerate(asked) if len(each) == 1 and each[0][0] == "key"}
+
+
+class CompiledLayers:
+    """The layers of a network that attend through one layer of its cache each, compiled where they first run."""
+
+    def __init__(self, network: Network, layer_of: dict[int, int]) -> None:
+        """layer_of: as `layers_of_cache` gives it."""
+        self._network = network
+        self._layer_of = layer_of
+        self._compiled: dict[int, Callable[..., Any]] = {
+            index: torch.compile(network.layers[index].forward, fullgraph=True) for index in layer_of
+        }
+        self.seconds = 0.0
+        """That compiling took, so far."""
+
+    @property
+    def note(self) -> str | None:
+        """Which layers run as they are; None if none does."""
+        total, others = len(self._network.layers), len(self._network.layers) - len(self._layer_of)
+        return f"{others} of {total} layers keep more than keys and values, and are not compiled" if others else None
+
+    @contextmanager
+    def running(self, view: GeneralView) -> Iterator[None]:
+        """Let layers run compiled in a forward; it reads chains over whole slots."""
+        for index in self._compiled:
+            self._network.layers[index].forward = self._in_place_of(index, view)
+        try:
+            yield
+        finally:
+            for index in self._compiled:
+                del self._network.layers[index].forward
+
+    def _in_place_of(self, index: int, view: GeneralView) -> Callable[..., Any]:
+        own, (num_rows, num_tokens) = LayerView(view, self._layer_of[index]), view.positions.shape
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(own if given is view else given for given in args)
+            kwargs = {name: own if given is view else given for name, given in kwargs.items()}
+            _free_sizes([args, tuple(kwargs.values()), own.slots, own.places], num_rows, num_tokens)
+            return self._run(index, args, kwargs)
+
+        return forward
+
+    def _run(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from torch._dynamo import config
+        from torch._dynamo.utils import counters
+
+        num_before, began = counters["stats"]["unique_graphs"], time.perf_counter()
+        # a length of slots of its own for every engine: the mask of attention is laid out by it
+        with config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False):
+            found = self._compiled[index](*args, **kwargs)
+        if counters["stats"]["unique_graphs"] != num_before:
+            self.seconds += time.perf_counter() - began
+        return found
+
+
+def _free_sizes(given: Any, num_rows: int, num_tokens: int) -> None:
+    """Tell torch that rows and tokens of a row, where a tensor has them, may be others in another call."""
+    from torch._dynamo import maybe_mark_dynamic
+
+    if isinstance(given, Tensor):
+        if given.dim() and num_rows > 1 and given.shape[0] == num_rows:
+            maybe_mark_dynamic(given, 0)
+        # [B, T, ...], or masks [B, 1, T, L]
+        of_tokens = [index for index in (1, 2) if given.dim() > index and given.shape[index] == num_tokens]
+        if of_tokens and num_tokens > 1:
+            maybe_mark_dynamic(given, of_tokens[0])
+    elif isinstance(given, (tuple, list)):
+        for each in given:
+            _free_sizes(each, num_rows, num_tokens)

@@ -1,0 +1,96 @@
+"""Layers of transformers that torch compiles: the tokens of layers as they are, shared code, and refusals.
+
+Torch's own passes run, and what they give is run by torch without kernels of its own (`aot_eager`): those take minutes
+to build here, and the GPU suite has them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.utils import counters
+
+from harness.backends.local.model_store import ModelStore
+from harness.config.backend import Local
+from harness.config.models import Layers, TargetConfig
+from harness.drafters.chain import DrafterShape
+from harness.drafters.ngram_run import NgramDrafter
+from harness.models.general.compiled import LayerView
+from harness.models.general.target import GeneralTarget
+from tests.support.any_models import VOCAB_SIZE, tiny_model
+from tests.support.tiny_engines import engine_over, requests_of
+
+COMPILE = torch.compile
+
+
+@pytest.fixture(autouse=True)
+def no_kernels(monkeypatch):
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(COMPILE, backend="aot_eager"))
+
+
+def tokens(target: GeneralTarget) -> list[tuple[int, ...]]:
+    """Of three requests in two slots, by steps of fixed sizes; drafts are rejected."""
+    generator = torch.Generator().manual_seed(5)
+    prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5)]
+    engine = engine_over(target, NgramDrafter(3, 1), DrafterShape(2, 40, 3, VOCAB_SIZE), 8, graphs=True)
+    found = engine.run(requests_of(prompts), lambda record: None)
+    assert found.num_invalid == 0
+    return [record.output_token_ids for record in sorted(found.requests, key=lambda record: int(record.prompt_id))]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "notes"),
+    [
+        ("llama", ()),
+        ("qwen3_next", ("1 of 2 layers keep more than keys and values, and are not compiled",)),
+    ],
+)
+def test_the_tokens_are_those_of_layers_as_they_are(model_type, notes):
+    """Would catch a layer that writes another one's keys, layers of one kind that are compiled one by one, and sizes
+    of steps that are."""
+    found = []
+    for compiled in (False, True):
+        target = GeneralTarget(tiny_model(model_type), None)
+        assert not compiled or target.compile(is_asked=True) is None
+        found.append(tokens(target))
+    assert found[0] == found[1] and target.is_compiled and target.compile_s > 0 and target.fallbacks == notes
+    # for steps of one row, and of more
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypatch):
+    def broken(*_, **__):
+        raise Unsupported("a call that torch does not know")
+
+    monkeypatch.setattr(LayerView, "update", broken)
+    plain, target = tokens(GeneralTarget(tiny_model("llama"), None)), GeneralTarget(tiny_model("llama"), None)
+    monkeypatch.setattr("harness.models.general.target.MIN_PARAMETERS", 1)
+    assert target.compile(is_asked=False) is None
+    assert tokens(target) == plain and not target.is_compiled
+    (note,) = target.fallbacks
+    assert "could not compile the layers" in note
+    asked = GeneralTarget(tiny_model("llama"), None)
+    asked.compile(is_asked=True)
+    with pytest.raises(ValueError, match=r"backend.compile: torch could not compile .*; use backend.compile=false"):
+        tokens(asked)
+
+
+def test_small_models_are_compiled_only_if_asked_for():
+    assert "fewer than" in GeneralTarget(tiny_model("llama"), None).compile(is_asked=False)
+
+
+def test_layers_of_our_own_are_refused_before_anything_is_loaded():
+    backend = Local(device="cpu", graphs=True, compile=True)
+    with pytest.raises(ValueError, match=r"backend.compile: .* its layers are our own"):
+        _ = ModelStore().models(TargetConfig(), backend).meta_models.target
+    _ = ModelStore().models(TargetConfig(layers=Layers.transformers), backend).meta_models.target
+
+
+def test_steps_of_any_size_are_not_compiled():
+    with pytest.raises(ValueError, match=r"backend.compile: expected false, or null, with backend.graphs=false"):
+        Local(compile=True, graphs=False)
