@@ -15,7 +15,7 @@ NUM_COUNTS = 3
 
 
 class RowLayout(NamedTuple):
-    """Where a row of StepOutput.decided has what.
+    """Where a row of StepOutput.decided has what, and the one place that reads it.
 
     T emitted tokens; K draft tokens; of trees the K nodes of the accepted path, -1 beyond it, and the K depths of the
     draft tokens; the counts; log-probabilities, if any (packed_logprobs).
@@ -41,14 +41,31 @@ class RowLayout(NamedTuple):
         path, depths = slice(drafts_end, drafts_end + length), slice(drafts_end + length, drafts_end + 2 * length)
         return cls(width, depths.stop, depths.stop + NUM_COUNTS, path, depths, of_trees)
 
-    def num_drafted(self, row: list[int]) -> int:
-        """Number of draft tokens that a row tells; negative where nothing was decided."""
-        # more than K tells of rows without a distribution, which the flag says
-        return min(row[self.counts + 1], self.width - 1)
+    def counts_of(self, row: list[int]) -> list[int]:
+        """Number of accepted tokens and of draft tokens, and the flag, as NUM_COUNTS has them; more than K draft tokens
+        tell of rows without a distribution, which the flag says."""
+        return row[self.counts : self.end]
+
+    def token_ids(self, row: list[int]) -> list[int]:
+        """The accepted tokens, the one behind them and what means nothing, T together; K draft tokens behind them."""
+        return row[: 2 * self.width - 1]
 
     def draft_ids(self, row: list[int]) -> list[int]:
-        """The draft tokens of a row; of a tree with NO_TOKEN where a place holds none."""
-        return row[self.width : self.width + max(self.num_drafted(row), 0)]
+        """The draft tokens; of a tree with NO_TOKEN where a place holds none."""
+        num_drafted = min(max(row[self.counts + 1], 0), self.width - 1)
+        return row[self.width : self.width + num_drafted]
+
+    def depths_of(self, row: list[int]) -> list[int]:
+        """Of a tree, the depths of all its places."""
+        return row[self.depths]
+
+    def path_of(self, row: list[int], num_accepted: int) -> list[int]:
+        """Of a tree, the places of the accepted tokens."""
+        return row[self.path][:num_accepted]
+
+    def logprobs(self, row: list[int], num_tokens: int) -> list[int]:
+        """Those of so many emitted tokens (packed_logprobs); empty where the step computed none."""
+        return row[self.end : self.end + (len(row) - self.end) // self.width * num_tokens]
 
 
 def joined(committed: Tensor, of_trees: tuple[Tensor, ...] = (), logprobs: Tensor | None = None) -> Tensor:

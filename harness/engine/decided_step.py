@@ -54,17 +54,22 @@ class DecidedStep:
             own_drafter.check_tokens(self._layout.draft_ids(row), sequence)
             if sequence.request.grammar_state is None:
                 # else the device may have deferred the request
-                own_drafter.check_count(row[self._layout.counts + 1], self._layout.width - 1, sequence)
+                _, num_drafted, _ = self._layout.counts_of(row)
+                own_drafter.check_count(num_drafted, self._layout.width - 1, sequence)
 
     @property
     def is_valid(self) -> bool:
         """Whether every row had a distribution."""
-        return not any(self._rows[item.slot][self._layout.end - 1] for item in self._deciding)
+        return not any(invalid for _, _, invalid in self._counts().values())
 
     @property
     def num_accepted(self) -> dict[int, int]:
         """Accepted draft tokens, by slot."""
-        return {item.slot: self._rows[item.slot][self._layout.counts] for item in self._deciding}
+        return {slot: num_accepted for slot, (num_accepted, _, _) in self._counts().items()}
+
+    def _counts(self) -> dict[int, list[int]]:
+        """RowLayout.counts_of, by slot."""
+        return {item.slot: self._layout.counts_of(self._rows[item.slot]) for item in self._deciding}
 
     def commit(self, limits: Limits, arrival_s: float, share_s: float) -> int:
         """Commit the rounds; returns how many were invalid. For the arguments see Sequence.append_round."""

@@ -141,26 +141,26 @@ class Sequence:
             layout: of the row.
             outcome, limits, arrival_s, share_s: see append_round.
         """
-        width, counts, end = layout.width, layout.counts, layout.end
-        num_accepted, num_drafted, is_invalid = row[counts:end]
+        num_accepted, num_drafted, is_invalid = layout.counts_of(row)
         num_remaining = limits.max_new_tokens - len(self.token_ids) + self.num_prompt_tokens
-        if is_invalid or not 0 <= num_accepted <= num_drafted < width:
+        if is_invalid or not 0 <= num_accepted <= num_drafted < layout.width:
             return False
-        if not stays_whole(row[:counts], num_drafted, num_remaining, limits.eos_token_ids):
+        token_ids = layout.token_ids(row)
+        if not stays_whole(token_ids, num_drafted, num_remaining, limits.eos_token_ids):
             return False
         if outcome is not None and not is_left_whole(outcome, num_accepted, num_drafted):
             return False
-        if self.request.stops is not None and self.request.stops.may_end_in(row[:counts]):
+        if self.request.stops is not None and self.request.stops.may_end_in(token_ids):
             return False
         self._under_way.popleft()
-        self.token_ids += row[: num_accepted + 1]
+        self.token_ids += token_ids[: num_accepted + 1]
         kept = num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps
         self._rounds.append(kept if outcome is None else constrained_fields(kept, outcome))
-        if len(row) > end:
-            self.logprobs += row[end : end + (len(row) - end) // width * (num_accepted + 1)]
+        if len(row) > layout.end:
+            self.logprobs += layout.logprobs(row, num_accepted + 1)
         self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:
-            self.drafted.append(row[width : width + num_drafted])
+            self.drafted.append(layout.draft_ids(row))
         return True
 
     def append_round(
