@@ -43,9 +43,10 @@ from harness.models.vocabulary import check_head_vocabulary
 
 _OF_LAYERS = {
     **{"num_hidden_layers": 1, "layer_types": ["full_attention"], "mlp_layer_types": ["sparse"]},
-    **{"first_k_dense_replace": 0, "mlp_only_layers": []},
+    **{"first_k_dense_replace": 0, "mlp_only_layers": [], "vocab_size": 1},
 }
-"""Fields that say which layer of a target is of which kind -> those of a body of one MTP layer."""
+"""Fields that say which layer of a target is of which kind -> those of a body of one MTP layer, whose embedding is
+dropped once it is made."""
 
 
 @dataclass(frozen=True)
