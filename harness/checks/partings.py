@@ -25,6 +25,7 @@ from harness.config.cell import CellConfig
 from harness.config.constraint import GrammarConfig
 from harness.config.guarantee import rounding_labels
 from harness.config.models import TargetConfig, Weights
+from harness.config.sampling import EDITS
 from harness.models.rounded_weights import GGUF
 from harness.models.slot_cache import TargetCache
 from harness.models.target import TargetModel
@@ -90,11 +91,10 @@ def _not_looked_at(cell: CellResult) -> str | None:
         return "a grammar, which chooses among the tokens that it allows"
     if cell["dtype"] not in ("float32", "float16", "bfloat16"):
         return "a server that does not say in what it computes"
-    changed = [name for name in CHANGES_LOGITS if config["decoding"].get(name) not in (None, 0, 1, 0.0, 1.0, {}, [])]
+    of_requests = [item.sampling for item in cell.record.requests if item.sampling is not None]
+    given = [config["decoding"], *of_requests]
+    changed = [item.name for item in EDITS if any(each.get(item.name, item.default) != item.default for each in given)]
     return f"decoding.{changed[0]}, which changes the logits" if changed else None
-
-
-CHANGES_LOGITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 
 
 @dataclass

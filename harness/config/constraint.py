@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from harness.engine.constraint.matcher import Matcher
 
 
+ENDS_BY_GRAMMAR = "expected 0 with a grammar, which says itself where an answer may end"
+"""Why there is no least number of tokens beside one."""
+
+
 class PolicyKind(Member):
     """What is done about answer tokens of the round in which reasoning ends: its name, with its class."""
 

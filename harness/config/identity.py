@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.config.cell import CellConfig
 from harness.config.models import Layers
+from harness.config.sampling import EDITS
 from harness.config.sections import GOODPUT_LIMITS, DecodingConfig
 from harness.config.usage import normal_form, without_settings
 from harness.config.view import plain_values
@@ -36,7 +37,7 @@ _PROMPT_SETTINGS = (
 )
 """Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
-_LATER_IN_DECODING = ("stop",)
+_LATER_IN_DECODING = ("stop", *(item.name for item in EDITS))
 """Settings of decoding that older cells were measured without: left out at their defaults."""
 
 

@@ -6,7 +6,7 @@ not know which sections fit together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from harness.config.models import require
@@ -35,6 +35,19 @@ class DecodingConfig:
     """1 is off."""
     min_p: float = 0.0
     """0 is off."""
+    repetition_penalty: float = 1.0
+    """Divide the logit of a token that stands in the prompt or the output so far by this, or multiply it where it is
+    negative; 1 is off. Like the four settings below it applies before temperature and truncation, in vLLM's order, at
+    each position along a draft with the draft tokens before it. Drafters propose without any of them: the output's law
+    is the target's with them, and strong ones lower acceptance."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of a token that stands in the output so far; 0 is off."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a token for each time that it stands in the output so far; 0 is off."""
+    min_tokens: int = 0
+    """Output tokens before an end of sequence may come."""
+    logit_bias: str | None = None
+    """Added to the logits of tokens, by id: 11:-100/5:2.5; null is off."""
     max_new_tokens: int = 64
     """Output tokens of a request at most."""
     ignore_eos: bool = False
@@ -55,13 +68,17 @@ class DecodingConfig:
             "strings without a backslash before n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
         )
         require(not any("\\n" in each for each in self.stop), "decoding.stop", as_typed, self.stop)
+        fits = self.min_tokens <= self.max_new_tokens
+        require(fits, "decoding.min_tokens", f"at most decoding.max_new_tokens={self.max_new_tokens}", self.min_tokens)
+        fits = not (self.min_tokens and self.stop)
+        require(fits, "decoding.min_tokens", "0 beside decoding.stop, which it does not hold back", self.min_tokens)
         fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         require(fits, "decoding.logprobs", f"0 to {MAX_LOGPROBS}, or null", self.logprobs)
 
     @property
     def sampling(self) -> SamplingSettings:
         """What tokens are drawn from, of requests without parameters of their own."""
-        return SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p)
+        return SamplingSettings(**{item.name: getattr(self, item.name) for item in fields(SamplingSettings)})
 
 
 def check_stop(key: str, strings: list[str]) -> None:

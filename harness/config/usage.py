@@ -118,6 +118,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
         lambda view: view.value("decoding.logprobs") is not None,
         "with decoding.logprobs",
     ),
+    (
+        ("decoding.min_tokens",),
+        lambda view: not view.value("decoding.ignore_eos"),
+        "with decoding.ignore_eos=false: nothing ends a request early else",
+    ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (
         ("drafter.aux_layers", "drafter.anchor"),

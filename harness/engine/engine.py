@@ -30,6 +30,7 @@ from harness.engine.request import Answer, Request
 from harness.engine.scheduler import Scheduler
 from harness.engine.sequence import Sequence
 from harness.engine.settings import EngineSettings
+from harness.engine.slot_edits import SlotEdits
 from harness.engine.slots import SlotSampling, SlotState
 from harness.engine.step import Step
 from harness.engine.step_plan import StepPlan, make_plan
@@ -70,7 +71,7 @@ class Engine:
             drafter=drafter,
             core=self.core,
             cache=self._cache,
-            state=SlotState(settings.num_slots, settings.capacity, sampling, target.device),
+            state=SlotState(settings.num_slots, settings.capacity, sampling, target.device, _edits(settings, target)),
             verification=settings.verification,
             num_speculative_tokens=settings.num_speculative_tokens,
             logprobs=settings.logprobs,
@@ -218,7 +219,7 @@ class Engine:
         if plan is None:
             return None
         begun = {chunk.sequence.slot: chunk.sequence.request.sampling for chunk in plan.chunks if chunk.start == 0}
-        self.step.state.sampling.write(begun)
+        self.step.state.write(begun)
         if self._keeper is not None:
             for slot in begun:
                 self._keeper.begin(slot)
@@ -286,6 +287,15 @@ class Engine:
             if sequence.has_nan:
                 self._clear(sequence.slot)
             scheduler.release(sequence, follow_up(sequence.answer))
+
+
+def _edits(settings: EngineSettings, target: TargetModel) -> SlotEdits | None:
+    """What changes the target rows of the slots; None where no request has any of it."""
+    given, of_default = settings.num_fixed_tokens, settings.sampling
+    if given is None and not of_default.edits:
+        return None
+    num_fixed = max(given or 0, of_default.num_fixed_tokens(settings.limits.eos_token_ids))
+    return SlotEdits(settings, num_fixed, target.device)
 
 
 def _needs_host(scheduler: Scheduler) -> bool:

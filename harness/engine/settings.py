@@ -31,6 +31,9 @@ class EngineSettings:
     """Some requests cut their distribution (top-k, top-p, min-p); None: if `sampling` does."""
     is_mixed: bool = False
     """Some requests cut theirs and others do not; see SlotSampling."""
+    num_fixed_tokens: int | None = None
+    """Some requests change the target's logits, by penalties, biases or a least number of tokens, and so many tokens of
+    one have a bias or end it, at most; None: if `sampling` does. See SlotEdits."""
     expected_acceptance: bool = False
     """Compute, per round, the acceptance that each chain method expects on the same drafts, and the bound of any; of
     trees the bound alone. Where steps are launched ahead, their rows are copied until then (see measuring.py)."""

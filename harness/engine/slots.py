@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.config.sampling import SamplingSettings
 from harness.engine.settings import EngineSettings
+from harness.engine.slot_edits import SlotEdits
 from harness.models.fused.row_groups import RowGroups
 from kernels.contract import ANY_TOKEN, NO_TOKEN, Sampling, Slots
 
@@ -26,12 +27,19 @@ MAX_ENDING_TOKENS = 4
 class SlotState:
     """The state of the slots on the device. One spare slot receives the writes of padding rows."""
 
-    def __init__(self, num_slots: int, capacity: int, sampling: SlotSampling, device: torch.device) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        capacity: int,
+        sampling: SlotSampling,
+        device: torch.device,
+        edits: SlotEdits | None = None,
+    ) -> None:
         self.spare = num_slots
         # constants of idle slots on the device: torch.where with a number of Python launches a fill each time
         self.spare_id = torch.full((1,), num_slots, dtype=torch.int64, device=device)
         self.idle_length = torch.ones(1, dtype=torch.int64, device=device)
-        self.sampling = sampling
+        self.sampling, self.edits = sampling, edits
         self.token_ids = torch.zeros(num_slots + 1, capacity, dtype=torch.int64, device=device)
         """[S + 1, C], every token so far; the last one has not been read by the target."""
         # an empty slot has a token, so that rows without a request have something to read
@@ -50,6 +58,25 @@ class SlotState:
         for tensor in (self.token_ids, self.lengths, self.seeds, self.rounds, self.endings):
             tensor[destination] = tensor[source]
         self.sampling.move(source, destination)
+        if self.edits is not None:
+            self.edits.move(source, destination)
+
+    def write(self, requests: Mapping[int, SamplingSettings | None]) -> None:
+        """Write the settings of requests that begin, by slot; see SlotSampling and SlotEdits.
+
+        Raises:
+            ValueError: see there; or a request changes logits, and the engine was built for requests that do not.
+        """
+        self.sampling.write(requests)
+        if self.edits is not None:
+            self.edits.write(requests)
+            return
+        for own in requests.values():
+            if own is not None and own.edits:
+                raise ValueError(
+                    "a request's sampling: expected none that changes logits (EngineSettings.num_fixed_tokens), found "
+                    f"{own.edits}"
+                )
 
 
 class SlotSampling:

@@ -78,7 +78,9 @@ class Scored(NamedTuple):
     first: Tensor
     """[B] number of the token whose logits decide a slot's first emitted token."""
     logits: Tensor
-    """[B * T, V]."""
+    """[B * T, V], as tokens are drawn from them."""
+    raw: Tensor | None = None
+    """The same before penalties and biases, where log-probabilities are of these; None where nothing changes them."""
 
 
 class Verified(NamedTuple):
@@ -157,12 +159,34 @@ class Step:
         firsts = self.cache.slot_ids[: inputs.decides.numel()] * (width if inputs.has_rounds else 0)
         if not inputs.prompts:
             (output,) = outputs
-            return Scored(parts, outputs, firsts, self.target.logits(output.hidden.flatten(0, 1)))
+            return self._edited(
+                inputs, drafted, Scored(parts, outputs, firsts, self.target.logits(output.hidden.flatten(0, 1)))
+            )
         hidden = torch.cat([output.hidden.flatten(0, 1) for output in outputs])
         first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
         columns = torch.arange(width, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
-        return Scored(parts, outputs, first, self.target.logits(hidden.index_select(0, wanted.flatten())))
+        logits = self.target.logits(hidden.index_select(0, wanted.flatten()))
+        return self._edited(inputs, drafted, Scored(parts, outputs, first, logits))
+
+    def _edited(self, inputs: StepInputs, drafted: Drafted, scored: Scored) -> Scored:
+        """The rows with penalties and biases, each at its position along the drafts; as they are where there are
+        none."""
+        state, draft, num_rows = self.state, drafted.draft, inputs.decides.numel()
+        if state.edits is None:
+            return scored
+        asks_raw = self.logprobs is not None and not self.logprobs.is_processed
+        raw = scored.logits.clone() if asks_raw else None
+        self.core.edit_logits(
+            scored.logits,
+            draft.token_ids,
+            inputs.decides,
+            state.edits.texts(state.token_ids, state.lengths),
+            state.edits.rows(num_rows),
+            state.edits.tally,
+            draft.parents,
+        )
+        return scored._replace(raw=raw)
 
     def verify(
         self, inputs: StepInputs, drafted: Drafted, scored: Scored, mask: TokenMask | None = None, defers: bool = False
@@ -174,7 +198,7 @@ class Step:
         verdict = self.core.verify(scored.logits, draft, batch.sampling, self.verification, streams, mask=mask)
         logprobs = None
         if self.logprobs is not None:
-            logits = self.emitting_rows(scored.logits, verdict)
+            logits = self.emitting_rows(scored.logits if scored.raw is None else scored.raw, verdict)
             logprobs = packed_logprobs(self.core, logits, verdict.token_ids, self.logprobs, batch.sampling, mask)
         return Verified(draft, verdict, deferred.is_undecided, logprobs)
 
@@ -225,6 +249,8 @@ class Step:
         state.seeds[rows] = torch.where(begins, inputs.seeds, state.seeds[rows])
         state.lengths[rows] = torch.where(begins, inputs.lengths, state.lengths[rows])
         state.rounds[rows] = torch.where(begins, 0, state.rounds[rows])
+        if state.edits is not None:
+            state.edits.begin(begins, inputs.lengths)
         for part in inputs.prompts:
             positions = _positions(part.starts, part.token_ids.shape[1] - 1)
             state.token_ids.index_put_((part.slots.unsqueeze(1), positions), part.token_ids[:, :-1])

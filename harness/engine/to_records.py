@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from msgspec import structs
@@ -41,7 +41,7 @@ def request_record(sequence: Sequence) -> RequestRecord:
         submitted_s=sequence.submitted_s,
         rounds=tuple(RoundRecord(*item) for item in sequence.rounds),
         num_reasoning_tokens=num_reasoning,
-        sampling=None if request.sampling is None else asdict(request.sampling),
+        sampling=None if request.sampling is None else request.sampling.recorded,
         logprobs=unpacked_logprobs(sequence.logprobs, len(sequence.output_token_ids)) if sequence.logprobs else None,
         stop=sequence.stop,
     )

@@ -230,8 +230,9 @@ class RequestRecord:
     """Where rounds are not known."""
     counts: DraftCounts | None = None
     """Of its drafts, where rounds are not known and these are."""
-    sampling: Mapping[str, Int64 | float] | None = None
-    """temperature, top_k, top_p and min_p of its own, which the workload gave; None where they are the cell's."""
+    sampling: Mapping[str, Int64 | float | str] | None = None
+    """temperature, top_k, top_p, min_p and what changes logits of its own, which the workload gave; None where they are
+    the cell's."""
     logprobs: TokenLogprobs | None = None
     """Of the output tokens; None if not requested."""
     stop: StopFound | None = None

@@ -46,7 +46,6 @@ _IN_SAMPLING = 'a line gives its sampling in one object, "sampling": {"temperatu
 _LENGTH = "the limit is the same for all prompts: decoding.max_new_tokens"
 _STOP = 'a line of a file, or a row that workload.layout reads, has its own in "stop"; decoding.stop is for all'
 _ANSWERS = "a prompt has one answer a play; workload.num_requests plays prompts again"
-_LOGITS = "logits are changed by the settings of decoding alone; take it out"
 _THINKING = "the switch is the same for all prompts: workload.thinking"
 
 REFUSED = {
@@ -57,13 +56,13 @@ REFUSED = {
     **dict.fromkeys(("tools", "tool_choice", "tool_calls", "functions", "function_call"), _TOOLS),
     **dict.fromkeys(("image", "images", "image_url", "audio", "audios", "video", "videos", "multi_modal_data"), _MEDIA),
     **dict.fromkeys(("temperature", "top_p", "top_k", "min_p", "seed"), _IN_SAMPLING),
-    **dict.fromkeys(
-        ("max_tokens", "max_new_tokens", "max_completion_tokens", "min_tokens", "output_len", "ignore_eos"), _LENGTH
-    ),
+    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_completion_tokens", "output_len", "ignore_eos"), _LENGTH),
     **dict.fromkeys(("stop", "stop_sequences", "stop_words"), _STOP),
     "stop_token_ids": "an answer ends at the target's own end of sequence, or by its text (stop); take it out",
     **dict.fromkeys(("n", "best_of", "num_return_sequences"), _ANSWERS),
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"), _LOGITS),
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens"), _IN_SAMPLING
+    ),
     **dict.fromkeys(("chat_template_kwargs", "enable_thinking", "thinking"), _THINKING),
     **dict.fromkeys(
         ("response_format", "guided_json", "schema"), 'a prompt\'s schema is the object "json_schema" of its line'

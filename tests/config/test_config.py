@@ -60,6 +60,18 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(stop=["a", "a"]), "decoding.stop: expected each string once"),
         (lambda: DecodingConfig(stop=["\ufffd"]), "decoding.stop: expected strings without U+FFFD"),
         (lambda: DecodingConfig(stop=["a", r"\n"]), "decoding.stop: expected strings without a backslash before n"),
+        (lambda: DecodingConfig(repetition_penalty=0.0), "decoding.repetition_penalty: expected more than 0"),
+        (lambda: DecodingConfig(presence_penalty=2.5), "decoding.presence_penalty: expected a number from -2 to 2"),
+        (lambda: DecodingConfig(frequency_penalty=NAN), "decoding.frequency_penalty: expected a number from -2 to 2"),
+        (lambda: DecodingConfig(min_tokens=65), "decoding.min_tokens: expected at most decoding.max_new_tokens=64"),
+        (lambda: DecodingConfig(min_tokens=-1), "decoding.min_tokens: expected 0"),
+        (lambda: DecodingConfig(min_tokens=1, stop=["a"]), "decoding.min_tokens: expected 0 beside decoding.stop"),
+        (lambda: DecodingConfig(logit_bias="5:101"), "from -100 to 100, found '5:101'"),
+        (
+            lambda: DecodingConfig(logit_bias="5:1/5:2"),
+            "from -100 to 100, found token 5 twice",
+        ),
+        (lambda: DecodingConfig(logit_bias="a:1"), "from -100 to 100, found 'a:1'"),
         (lambda: DraftingConfig(-1), "drafting.num_speculative_tokens"),
         (
             lambda: DraftingConfig(MAX_SPECULATIVE_TOKENS + 1),

@@ -93,6 +93,12 @@ def test_layers_of_transformers_are_another_cell_where_there_are_some_of_our_own
     assert cell_id(served[0]) == cell_id(served[1])
 
 
+@pytest.mark.parametrize("changed", ["presence_penalty=0.5", "min_tokens=4", "logit_bias=5:-2"])
+def test_what_changes_logits_is_part_of_a_cell(changed):
+    """Would catch a record of other logits that stands for the cell; ids without any are in the table above."""
+    assert cell_id(cell(f"decoding.{changed}")) != cell_id(cell("decoding.temperature=1"))
+
+
 def test_a_cache_of_the_drafters_own_type_is_no_other_cell():
     own = cell("drafter.kind=eagle3 backend.kind=local backend.dtype=bfloat16")
     named = replace(own, drafting=DraftingConfig(cache_dtype=CacheDtype.bfloat16))

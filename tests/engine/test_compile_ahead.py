@@ -95,8 +95,8 @@ def test_steps_in_memory_launch_nothing_that_the_meta_device_has_not_told(tmp_pa
     found = in_process_of_its_own(
         STEPS,
         tmp_path,
-        "drafter=eagle3 decoding.top_p=0.9 drafting.min_confidence=0.2",
-        "drafter=mtp verification=recursive drafting.tree=dynamic:8-4-3 decoding.logprobs=2",
+        "drafter=eagle3 decoding.top_p=0.9 drafting.min_confidence=0.2 decoding.presence_penalty=0.5",
+        "drafter=mtp verification=recursive drafting.tree=dynamic:8-4-3 decoding.logprobs=2 decoding.min_tokens=2",
         "drafter=eagle3 constraint=commit workload=reasoning_json",
     )
     assert {name: missed for name, (_, missed) in found.items() if missed} == {}

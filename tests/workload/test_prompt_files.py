@@ -202,6 +202,16 @@ def test_a_line_may_have_stop_strings_of_its_own(tmp_path: Path):
             read_prompts(path)
 
 
+def test_biases_of_a_line_are_an_object_as_others_write_it(tmp_path: Path):
+    """Would catch ids that are read as text, and an empty object that turns a cell's biases off or on."""
+    given = {"presence_penalty": 1, "logit_bias": {"11": -100, "5": 2.5}}
+    path = write_lines(tmp_path / "own.jsonl", {"prompt": "a", "sampling": given})
+    (prompt,) = read_prompts(path)
+    assert prompt.sampling is not None
+    own = prompt.sampling.over(SamplingSettings(min_tokens=3))
+    assert own.biases == {11: -100.0, 5: 2.5} and own.edits.keys() == {"presence_penalty", "min_tokens", "logit_bias"}
+
+
 def test_sampling_is_read_in_every_layout(tmp_path: Path):
     """Would catch a line's sampling that is dropped without a word."""
     path = tmp_path / "own.jsonl"
@@ -346,6 +356,10 @@ def test_a_json_array_reads_like_lines(tmp_path):
         ({"top_k": 10**20}, r"sampling\.top_k: expected 0 .* below"),
         ({"temperature": 10**400}, r"sampling\.temperature: expected 0, or a positive"),
         ({"min_p": 1e-46}, r"sampling\.min_p: expected a value in"),
+        ({"presence_penalty": 3}, r"sampling\.presence_penalty: expected a number from -2 to 2"),
+        ({"min_tokens": 1.5}, r"sampling\.min_tokens: expected a whole number"),
+        ({"logit_bias": {"5": 200}}, r"sampling\.logit_bias: expected TOKEN:BIAS"),
+        ({"logit_bias": [5]}, r"sampling\.logit_bias: expected an object of token ids"),
     ],
 )
 def test_wrong_sampling_is_refused_with_its_line(tmp_path: Path, sampling: object, message: str):

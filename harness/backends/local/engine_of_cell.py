@@ -113,6 +113,7 @@ class EngineOfCell:
         self._models = models
         self._kept = _Kept()
         self._limit, self._cuts = 0, frozenset[bool]()
+        self._num_fixed_tokens: int | None = None
         self._depth = depth_of(cell)
         self.cache_bytes = CacheBytes()
         self.num_drafter_parameters = 0
@@ -130,10 +131,13 @@ class EngineOfCell:
         self.draft_core: str | None = None
         """The engine's core draws the drafts too; None for a drafter without a network."""
 
-    def set_limit(self, num_tokens: int, cuts: frozenset[bool] = frozenset()) -> None:
+    def set_limit(
+        self, num_tokens: int, cuts: frozenset[bool] = frozenset(), num_fixed_tokens: int | None = None
+    ) -> None:
         """Tokens of prompt and output that a slot holds, and whether requests cut their distribution, of all of them;
-        forgets the engine that was kept."""
+        for `num_fixed_tokens` see EngineSettings. Forgets the engine that was kept."""
         self._limit, self._cuts, self._kept = num_tokens, cuts, _Kept()
+        self._num_fixed_tokens = num_fixed_tokens
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -208,14 +212,16 @@ class EngineOfCell:
     def steps(self) -> str:
         """Everything that its steps follow from, beside the code: equal for cells whose steps launch the same."""
         settings = key_without(self._cell, "workload", "seed", "constraint")
-        return f"{settings} {self.weights} {self._limit} {sorted(self._cuts)} {self._is_constrained}"
+        built_for = f"{self._limit} {sorted(self._cuts)} {self._num_fixed_tokens} {self._is_constrained}"
+        return f"{settings} {self.weights} {built_for}"
 
     @property
     def key(self) -> object:
         """Cells of equal keys can have one engine: those that keep it, and differ in their constraint alone."""
         if not self.uses_graphs:
             return self
-        return key_without(self._cell, "constraint"), self._limit, self._cuts, self._is_constrained
+        built_for = self._limit, self._cuts, self._num_fixed_tokens, self._is_constrained
+        return key_without(self._cell, "constraint"), built_for
 
     def share(self, other: EngineOfCell) -> None:
         """Have one engine with another cell from here on; both have their limits and equal keys."""
@@ -266,6 +272,7 @@ class EngineOfCell:
             sampling=decoding.sampling,
             truncates=True in self._cuts if self._cuts else None,
             is_mixed=len(self._cuts) > 1,
+            num_fixed_tokens=self._num_fixed_tokens,
             logprobs=None
             if decoding.logprobs is None
             else LogprobsSettings(decoding.logprobs, decoding.logprobs_mode is LogprobsMode.processed),

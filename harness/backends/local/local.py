@@ -98,7 +98,7 @@ class LocalBackend:
     def fit_slots(self, conversations: Sequence[Conversation]) -> None:
         """Find how long the slots must be; see CellRequests.fit_slots."""
         self.requests.fit_slots(conversations)
-        self.engine_of_cell.set_limit(self.requests.limit, self.requests.cuts)
+        self.engine_of_cell.set_limit(self.requests.limit, self.requests.cuts, self.requests.num_fixed_tokens)
         self._is_prepared = True
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from harness.backends.stops_of_cell import StopsOfCell
 from harness.config.cell import CellConfig
-from harness.config.constraint import AnswerConfig
+from harness.config.constraint import ENDS_BY_GRAMMAR, AnswerConfig, GrammarConfig
 from harness.config.guarantee import guarantee
 from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
@@ -65,6 +65,10 @@ class CellRequests:
         """Tokens of prompt and output that a slot holds."""
         self.cuts: frozenset[bool] = frozenset()
         """Whether requests cut their distribution: of all requests."""
+        self.num_fixed_tokens: int | None = None
+        """Of a request at most, see EngineSettings; None where none changes the target's logits."""
+        self._eos_token_ids = frozenset() if cell.decoding.ignore_eos else target.eos_token_ids
+        self._vocab_size = target.vocab_size
         self.num_skipped_turns = 0
         self._notes: dict[str, None] = {target.name + STAND_IN_NOTE: None} if target.tokenizer_stands_in else {}
         self._constraint = (
@@ -82,7 +86,8 @@ class CellRequests:
 
         Raises:
             ValueError: max_new_tokens leaves no room for a prompt, every prompt is too long, one is and
-                workload.too_long is `error`, or one has no schema where answers need it.
+                workload.too_long is `error`, one has no schema where answers need it, or a token with a bias is none of
+                the target's.
         """
         longest, num_new = self._longest_sequence, self._cell.decoding.max_new_tokens
         if num_new >= longest:
@@ -96,9 +101,21 @@ class CellRequests:
         sampling = [sampling_of(self._cell, item.prompt) for item in played.values()]
         requests = [self.first(item) for item in played.values()]
         self.cuts = frozenset(own.truncates for own, request in zip(sampling, requests, strict=True) if request)
+        edits = [own for own, request in zip(sampling, requests, strict=True) if request and own.edits]
+        self._check_biases(edits)
+        self.num_fixed_tokens = max((own.num_fixed_tokens(self._eos_token_ids) for own in edits), default=None)
         if all(request is None for request in requests):
             raise ValueError(self._nothing_fits(conversations, longest - num_new))
         self.limit = min(longest, max(map(self._max_tokens, conversations)))
+
+    def _check_biases(self, edits: Sequence[SamplingSettings]) -> None:
+        """Raise ValueError for a bias of a token that the target does not have."""
+        for token_id in (token_id for own in edits for token_id in own.biases):
+            if token_id >= self._vocab_size:
+                raise ValueError(
+                    f"decoding.logit_bias: expected ids of tokens below {self._vocab_size}, the target's vocabulary, "
+                    f"found {token_id}"
+                )
 
     def first(self, conversation: Conversation) -> Request | None:
         """The first turn; None if it does not fit."""
@@ -218,9 +235,16 @@ def sampling_of(cell: CellConfig, prompt: Prompt) -> SamplingSettings:
         ValueError: its sampling and the cell's settings are an invalid combination, or promise something else about
             the output than the cell does.
     """
+    own = cell.decoding.sampling if prompt.sampling is None else prompt.sampling.over(cell.decoding.sampling)
+    if own.min_tokens and prompt.stop:
+        raise ValueError(
+            f"prompt {prompt.prompt_id}: min_tokens: expected 0 beside stop strings, which it does not hold back, found "
+            f"{own.min_tokens}"
+        )
     if prompt.sampling is None:
-        return cell.decoding.sampling
-    own = prompt.sampling.over(cell.decoding.sampling)
+        return own
+    if own.min_tokens and isinstance(cell.constraint, GrammarConfig):
+        raise ValueError(f"prompt {prompt.prompt_id}: sampling.min_tokens: {ENDS_BY_GRAMMAR}, found {own.min_tokens}")
     try:
         as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
     except ValueError as error:

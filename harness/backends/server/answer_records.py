@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from harness.backends.server.adapter import Adapter
@@ -135,7 +135,7 @@ def _without_drafts(item: Answered) -> RequestRecord:
         finish_reason=FINISH[str(reply.finish_reason)] if item.stop is None else FinishReason.stop,
         submitted_s=item.submitted_s,
         arrivals=item.arrivals,
-        sampling=None if prompt.sampling is None else asdict(question.sampling),
+        sampling=None if prompt.sampling is None else question.sampling.recorded,
         stop=item.stop,
     )
 

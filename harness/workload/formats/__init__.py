@@ -16,8 +16,9 @@
 The last four read prompt_id, category and `system`, the system message, where given. Of several files the name of the
 file takes the place of the layout's, as the category of records without one.
 
-A record of any layout may have `sampling`: an object of temperature, top_k, top_p, min_p and seed; and `stop`: a text
-or a list of texts that end its answers, in the place of decoding.stop.
+A record of any layout may have `sampling`: an object of temperature, top_k, top_p, min_p, repetition_penalty,
+presence_penalty, frequency_penalty, min_tokens, logit_bias and seed; and `stop`: a text or a list of texts that end its
+answers, in the place of decoding.stop.
 Of other fields those known to be without effect (reference answers, tests, sources) are left alone, all others are
 refused: harness.workload.line_keys has both lists. null is absence. A record without an id is named after its line.
 A layout knows neither files nor tokenizers.
