@@ -9,6 +9,7 @@ import torch
 from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.engine_steps import REQUESTS_PER_ENGINE_SLOT
 from harness.checks.certification.subject import Features
+from harness.checks.certification.toy_edits import ToyEdits
 from harness.checks.certification.toy_models import (
     ABOVE_ZEROS,
     BIASED,
@@ -71,6 +72,8 @@ DRAFTS = tuple(
     for drafts in drafts_of(method)
 )
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
+PENALTIES = ToyEdits(repetition=1.6, frequency=0.5, presence=0.7)
+ALL_EDITS = replace(PENALTIES, frequency=-0.4, min_tokens=2, biases=((1, 0.8), (2, -0.5)), ends=(2,))
 REQUESTS_PER_SLOT, REQUESTS_PER_FEW_SLOTS = 4, 64
 """The second where few requests are in flight, so that not many batches end with fewer."""
 
@@ -106,6 +109,8 @@ class Case:
     siblings: SiblingDraws = SiblingDraws.independent
     depth_rule: DepthRule | None = None
     """Keeps fewer drafts than `lengths`; only with models whose vocabularies are the same."""
+    edits: ToyEdits | None = None
+    """Changes the target rows; only with models whose tokens are not spread, in rows of equal number."""
 
     @property
     def requests_per_slot(self) -> int:
@@ -149,6 +154,7 @@ class Case:
         always = (NARROW_DRAFT.name, PEAKED.name, SHARED.name, BIASED.name, CANDIDATES.name)
         named = self.models.name in always or self.models.allowed is not None or self.is_spread
         parts += [self.models.name] if named else []
+        parts += [self.edits.name] if self.edits else []
         return ", ".join(parts)
 
     def _is_run_by(self, features: Features) -> bool:
@@ -172,6 +178,7 @@ class Case:
             (features.truncation or not profiles_truncate, "truncation"),
             (features.narrow_draft or self.models.draft_to_target is None, "a smaller draft vocabulary"),
             (features.masks or self.models.allowed is None, "masks of allowed tokens"),
+            (features.edits or self.edits is None, "penalties along a draft"),
             (features.ragged or not self.is_ragged, "ragged batches"),
             (features.padded_slots or not self.padded_slots, "padded slots"),
             (features.padded_rows or not self.padded_rows, "padded target rows"),
@@ -191,7 +198,8 @@ def _case(
 def full_cases() -> list[Case]:
     """Every way to draft and verify x every truncation x every dtype, and the special cases."""
     cases = [_case(*drafts, truncation, dtype) for drafts in DRAFTS for truncation in TRUNCATIONS for dtype in DTYPES]
-    return cases + special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases() + depth_cases(DRAFTS)
+    cases += special_cases(tuple(DTYPES)) + masked_cases(DRAFTS) + spread_cases() + depth_cases(DRAFTS)
+    return cases + edited_cases(DRAFTS)
 
 
 def small_cases() -> list[Case]:
@@ -201,7 +209,8 @@ def small_cases() -> list[Case]:
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
     depth = depth_cases((DRAFTS[5], DRAFTS[7]))
-    return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1] + depth
+    edited = edited_cases((DRAFTS[3], DRAFTS[7]))
+    return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1] + depth + edited
 
 
 def own_cases(method: methods.OwnMethod, is_full: bool) -> list[Case]:
@@ -272,6 +281,15 @@ def depth_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
     # steps cost the host's time
     ways = [(rule, each) for rule, each in ways if not rule.is_of_step or each[1] is not GREEDY]
     return [replace(_case(*each), models=models[rule], depth_rule=rule) for rule, each in ways]
+
+
+def edited_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
+    """Ways to draft and verify where target rows have penalties, biases and a least length; drafters know nothing of
+    it."""
+    cases = [replace(_case(*each), edits=PENALTIES) for each in drafts]
+    cases += [replace(_case(*each), edits=ALL_EDITS) for each in drafts]
+    cut = _case(Method.probabilistic, SAMPLED, True, "top-k")
+    return [*cases, replace(cut, edits=ALL_EDITS), replace(_case(*drafts[-1]), dtype="bfloat16", edits=PENALTIES)]
 
 
 def spread_cases() -> list[Case]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.checks.certification.cases import COUPLED, RAGGED, SAMPLED, Case, Method
+from harness.checks.certification.cases import COUPLED, PENALTIES, RAGGED, SAMPLED, Case, Method
 from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.subject import Functions, Subject
 from harness.checks.certification.toy_models import CANDIDATES, CONTROL, MASKED_CONTROL, SHARED, Profile, ToyModels
@@ -94,6 +94,7 @@ class Control:
 def altered(subject: Subject, **functions: Callable) -> Functions:
     """The subject with some of its functions replaced; it keeps no statistics, so that the cache is read."""
     right = Functions(f"{subject.name}, altered", subject.verify, subject.draw, subject.coupled_draw)
+    right = replace(right, edit_logits=getattr(subject, "edit_logits", None))
     return replace(right, **functions)  # type: ignore[arg-type]
 
 
@@ -169,6 +170,18 @@ def _verified_as_if_all_were_candidates(subject: Subject) -> Subject:
     return altered(subject, verify=verify)
 
 
+def _penalties_of_the_start(subject: Subject) -> Subject:
+    """Every target row has the penalties of the round's start: they count none of the drafts before it.
+
+    SGLang drafts so ("a relaxed version of penalties for speculative decoding").
+    """
+
+    def edit_logits(logits: Tensor, token_ids: Tensor, *others: Any) -> None:
+        subject.edit_logits(logits, torch.full_like(token_ids, -1), *others)  # type: ignore[attr-defined]
+
+    return altered(subject, edit_logits=edit_logits)
+
+
 def _temperature_forgotten(subject: Subject) -> Subject:
     """Sampled requests that nothing is cut from are drawn and verified at temperature 1."""
 
@@ -239,6 +252,14 @@ def controls() -> list[Control]:
             "probabilistic, temperature forgotten where nothing is cut",
             replace(probabilistic, profiles=(Profile(temperature=0.7),)),
             _temperature_forgotten,
+        ),
+        *(
+            Control(
+                f"{case.verification.method.value}, penalties of the round's start at every position",
+                replace(case, edits=PENALTIES),
+                _penalties_of_the_start,
+            )
+            for case in (probabilistic, block)
         ),
         *(
             Control(f"{case.verification.method.value}, {rule.value}", replace(case, depth_rule=rule), _unchanged)

@@ -107,7 +107,7 @@ class Conditions:
 def laws(case: Case) -> Tensor:
     """[G, N] float64, the exact law of each profile's requests."""
     models = case.models.in_dtype(DTYPES[case.dtype])
-    return torch.stack([exact_law(models, profile) for profile in case.profiles])
+    return torch.stack([exact_law(models, profile, case.edits) for profile in case.profiles])
 
 
 def evaluate(subject: Subject, job: Case | Control, conditions: Conditions) -> Outcome:

@@ -24,6 +24,7 @@ from harness.checks.certification.contract_checks import copied_inputs, num_over
 from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.slot_table import BATCH_STEP, NOT_A_TOKEN, WATCHED_ROUNDS, SlotTable
 from harness.checks.certification.subject import Subject, features_of
+from harness.checks.certification.toy_edits import texts_of
 from harness.checks.certification.tree_rounds import simulate_tree_round
 from harness.checks.certification.whole_rounds import simulate_whole_round
 from kernels.contract import Draft, DraftSampling, Drawn, RowStats, Sampling, TokenMask, VerificationResult
@@ -84,6 +85,23 @@ def propose(subject: Subject, table: SlotTable, slots: Tensor, keeps_stats: bool
     return token_ids, every, counts
 
 
+def edit_rows(subject: Subject, table: SlotTable, slots: Tensor, rows: Tensor, token_ids: Tensor) -> None:
+    """Let the subject change the target rows of a round in place.
+
+    Args:
+        subject: under test.
+        table: of the slots.
+        slots: [R] int64.
+        rows: [R, K + 1, V].
+        token_ids: [R, K] int64, the drafts.
+    """
+    edits = table.case.edits
+    assert edits is not None
+    texts = texts_of(table.tokens[slots], table.num_emitted[slots])
+    given = edits.given(len(slots), table.device)
+    subject.edit_logits(rows.view(-1, rows.shape[2]), token_ids, torch.ones_like(slots), texts, given)  # type: ignore[attr-defined]
+
+
 def _pad(values: Tensor, num_rows: int, filler: int) -> Tensor:
     padding = values.new_full((num_rows - len(values), *values.shape[1:]), filler)
     return torch.cat([values, padding])
@@ -103,6 +121,8 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
         token_ids, states, counts = propose(subject, table, slots, keeps_stats)
     columns = torch.arange(depth + 1, device=table.device)
     rows = table.target_rows[states]
+    if case.edits is not None:
+        edit_rows(subject, table, slots, rows, token_ids)
     token_ids = torch.where(columns[:-1] < counts[:, None], token_ids, NOT_A_TOKEN)
     row_states = states
     if case.padded_rows:

@@ -21,7 +21,7 @@ every field holds; the rules are in kernels.random.streams and in the reference'
 The draft logits lie in a persistent cache of slots, found through `draft.idx_mapping`; the slots are used again by
 other requests, and places that were not drafted hold stale or NaN values. A subject that cannot do something says so in
 an attribute `features`; what it lacks is listed in the report and never skipped in silence. Without the attribute it
-promises everything but `row_stats` and `masks`.
+promises everything but `row_stats`, `masks` and `edits`.
 
 A whole subject, in my_core.py, with the reference in the place of the code to test:
 
@@ -88,6 +88,9 @@ class Features:
     """`draw` takes a keyword row_stats and fills it, `verify` reads Draft.row_stats."""
     masks: bool = False
     """`verify`, `draw` and `coupled_draw` take a keyword mask, `verify` reads Draft.mask."""
+    edits: bool = False
+    """It has `edit_logits`, as kernels.edit_logits.edit_logits without `tally` and `parents`: penalties along a
+    draft."""
     own_methods: bool = False
     """`verify` runs every kernels.methods.OwnMethod, as the reference does."""
     own_hooks: bool = False
@@ -159,6 +162,8 @@ class Functions:
     """As kernels.reference.draw_children.draw_children, which draws the trees of a subject that has none."""
     run_round: RunRound | None = None
     """Of a subject of whole rounds."""
+    edit_logits: Callable[..., None] | None = None
+    """See Features.edits."""
 
 
 def whole_rounds(name: str, run_round: RunRound, features: Features) -> Functions:
@@ -200,10 +205,12 @@ def _as_subject(core: Core) -> Functions:
             methods=frozenset([*VerificationMethod, *TreeMethod]),
             row_stats=True,
             masks=True,
+            edits=True,
             own_methods=is_reference,
             own_hooks=not is_reference,
         ),
         core.draw_children,
+        edit_logits=core.edit_logits,
     )
 
 

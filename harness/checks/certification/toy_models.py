@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from harness.checks.certification.toy_edits import ToyEdits
 from harness.drafters.shared_rows import SharedRows
 from harness.models.block_rows import BlockRows
 from harness.models.candidate_rows import CandidateSelector, SelectorRows
@@ -302,7 +303,7 @@ def processed_row(logits: Tensor, profile: Profile) -> Tensor:
     return torch.zeros_like(probs).scatter_(0, order, kept / kept.sum())
 
 
-def exact_law(models: ToyModels, profile: Profile) -> Tensor:
+def exact_law(models: ToyModels, profile: Profile, edits: ToyEdits | None = None) -> Tensor:
     """Probability of every sequence of the models' first `num_tokens` tokens, from state 0.
 
     Returns:
@@ -314,7 +315,13 @@ def exact_law(models: ToyModels, profile: Profile) -> Tensor:
     rows = torch.stack([processed_row(row, profile) for row in logits])
     tokens = torch.arange(models.vocab_size)
     law, states = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    texts: list[list[int]] = [[]]
     for _ in range(models.num_tokens):
-        law = (law[:, None] * rows[states]).flatten()
+        of_texts = rows[states]
+        if edits is not None:
+            pairs = zip(logits[states].cpu(), texts, strict=True)
+            of_texts = torch.stack([processed_row(edits.row(row, text), profile) for row, text in pairs])
+            texts = [[*text, token] for text in texts for token in tokens.tolist()]
+        law = (law[:, None] * of_texts).flatten()
         states = models.next_states(states[:, None], tokens).flatten()
     return law
