@@ -17,6 +17,7 @@ from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
 from harness.config.models import require
+from harness.config.sampling import EDITS, SamplingSettings
 from harness.config.union import Member, member_of, union_of
 from kernels.methods import DraftSampling, TreeMethod, VerificationMethod
 
@@ -47,6 +48,10 @@ class EngineTraits:
     """Whether a prompt may be token ids; chat messages otherwise, which the server turns into tokens itself."""
     takes_all_sampling: bool = True
     """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
+    edits: tuple[str, ...] = ()
+    """Settings of the section decoding that change logits, and that it has a parameter for."""
+    edits_without_drafts: tuple[str, ...] = ()
+    """Those among them that it refuses where it drafts."""
     policies: tuple[PolicyKind, ...] = ()
     """Policies at the end of reasoning that it follows."""
     draws_weights: bool = False
@@ -62,11 +67,27 @@ class EngineTraits:
     was_run: str = ""
     """What its adapter was run against; empty: nothing, it is written from the engine's source."""
 
+    def refused_edit(self, sampling: SamplingSettings, drafts: bool) -> str | None:
+        """What is wrong with what a request wants to change of the logits, as the end of a message; None if nothing.
+
+        Args:
+            sampling: of the request.
+            drafts: whether the server drafts.
+        """
+        for name, value in sampling.edits.items():
+            found = f"found {name}={value}"
+            if name not in self.edits:
+                return f"expected the default of {name} with a server that has no such parameter, {found}"
+            if drafts and name in self.edits_without_drafts:
+                return f"expected the default of {name} with a server that refuses it beside drafts, {found}"
+        return None
+
     def drafts_of(self, method: VerificationMethod | TreeMethod) -> tuple[DraftSampling, ...] | None:
         """Draft samplings that a method takes in this engine; None for a method that the engine does not have."""
         return None if isinstance(method, TreeMethod) else self.verifications.get(method)
 
 
+ALL_EDITS = tuple(item.name for item in EDITS)
 GREEDY, SAMPLED = (DraftSampling.greedy,), (DraftSampling.sampled,)
 EITHER = (DraftSampling.sampled, DraftSampling.greedy)
 AT_ZERO = {VerificationMethod.greedy: (*EITHER, DraftSampling.coupled)}

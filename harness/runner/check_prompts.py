@@ -27,6 +27,7 @@ from harness.runner.groups import Group
 from harness.workload.chat import chat_messages
 from harness.workload.conversations import Conversation
 from harness.workload.hub_dataset import check_there
+from harness.workload.prompt import Prompt
 from harness.workload.tasks import RUNS_CODE
 
 
@@ -57,8 +58,11 @@ def check_prompts(groups: Sequence[Group], *, downloads: bool) -> None:
                 continue
             alike = repr((cell.backend.kind, cell.constraint, cell.server.engine if cell.is_served else None))
             try:
-                for prompt in own_sampling.values() if not cell.is_served else ():
-                    sampling_of(cell, prompt)
+                for prompt in own_sampling.values():
+                    if cell.is_served:
+                        _check_served_sampling(cell, prompt)
+                    else:
+                        sampling_of(cell, prompt)
                 if alike not in looked_at:
                     looked_at.add(alike)
                     _check(cell, played)
@@ -81,6 +85,15 @@ def _check_tests(groups: Sequence[Group]) -> None:
         raise SettingsError(
             f"measurement.run_code: expected a POSIX system, on which a process can be confined, found {sys.platform}"
         )
+
+
+def _check_served_sampling(cell: CellConfig, prompt: Prompt) -> None:
+    """Raise ValueError where a prompt's own sampling changes logits as the engine that serves cannot."""
+    assert prompt.sampling is not None
+    own = prompt.sampling.over(cell.decoding.sampling)
+    refused = cell.server.traits.refused_edit(own, not cell.is_baseline)
+    if refused is not None:
+        raise ValueError(f"prompt {prompt.prompt_id}: sampling: {refused}; server.engine={cell.server.engine.value}")
 
 
 def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:

@@ -50,6 +50,37 @@ def test_no_default_of_a_server_takes_part(tmp_path, format_, name):
     assert format_ != "llama_cpp" or all(body["samplers"] == order for body in bodies)
 
 
+EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": -0.25}
+SENT = {
+    "vllm_0.33": EDITS | {"min_tokens": 4},
+    "sglang": EDITS | {"min_tokens": 4, "logit_bias": {"7": -3.0}},
+    "tensorrt_llm": EDITS | {"min_tokens": 4, "logit_bias": {"7": -3.0}},
+    "llama_cpp": {
+        "repeat_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.25,
+        "logit_bias": [[7, -3.0]],
+        "repeat_last_n": -1,
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+    },
+}
+"""What each engine must get, by its own names."""
+
+
+@pytest.mark.parametrize("format_", SENT)
+def test_what_changes_logits_goes_to_a_server_under_its_own_names(format_):
+    """Would catch a setting that is dropped on its way, and a window of penalties that is shorter than the text."""
+    wanted = SENT[format_]
+    cell = cell_on(ScriptedServer(format_, port=1))
+    given = EDITS | ({"min_tokens": 4} if "min_tokens" in wanted else {})
+    given |= {"logit_bias": "7:-3"} if "logit_bias" in wanted else {}
+    sampling = replace(cell.decoding.sampling, **given)
+    assert cell.server.traits.refused_edit(sampling, drafts=True) is None
+    adapter = cell.server.adapter(replace(cell, decoding=replace(cell.decoding, **given)), "")
+    assert adapter.request_fields(sampling, 5).items() >= wanted.items()
+    assert bool(adapter.notes_on_edits(sampling.edits)) == (format_ in ("sglang", "llama_cpp"))
+
+
 @pytest.mark.parametrize("format_", ["vllm_0.33", "plain"])
 def test_the_switch_for_reasoning_reaches_every_server(tmp_path, format_):
     """Would catch an arm that reasons beside one that does not: another prompt by ids, or a server's own default."""

@@ -149,6 +149,20 @@ def test_a_run_of_nothing_but_skipped_cells_is_an_error():
             "measurement.baseline=false",
             "expected one drafting.sampling, what the server at http://127.0.0.1:1 was started with, found sampled",
         ),
+        ("decoding.min_tokens=2 decoding.ignore_eos=true", "used only with decoding.ignore_eos=false"),
+        (
+            "decoding.min_tokens=2 constraint=mask workload=reasoning_json",
+            "decoding.min_tokens: expected 0 with a gram",
+        ),
+        (
+            "backend=server server=vllm server.url=http://127.0.0.1:1 drafter=eagle3 measurement.baseline=false "
+            "decoding.logit_bias=5:-100",
+            "refuses it beside drafts, found logit_bias=5:-100; server.engine=vllm",
+        ),
+        (
+            "backend=server server=plain server.url=http://127.0.0.1:1 decoding.presence_penalty=0.5",
+            "expected the default of presence_penalty with a server that has no such parameter",
+        ),
         ("verification=block", "verification: expected a setting that some cell of the run uses"),
         ("drafting.num_speculative_tokens=1,3", "used only with a drafter, such as drafter=eagle3"),
         ("name=a/b", "name: expected letters, digits"),

@@ -5,7 +5,7 @@ A plain adapter is one of an engine that drafts nothing. Knows no connection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -171,6 +171,14 @@ class Adapter:
         """What the server leaves open of the cell's name, and known faults of its version; asked where it drafts."""
         return ()
 
+    def notes_on_edits(self, edits: Collection[str]) -> tuple[str, ...]:
+        """Where the engine takes settings that change logits otherwise than the local engine, if they are in use.
+
+        Args:
+            edits: their names.
+        """
+        return ()
+
     def sampling_fields(self, sampling: SamplingSettings, no_top_k: int) -> dict[str, Any]:
         """All sampling parameters, so that no default, such as one of generation_config.json, takes part.
 
@@ -183,10 +191,14 @@ class Adapter:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or no_top_k,
             "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
             "ignore_eos": self.cell.decoding.ignore_eos,
+            **({"min_tokens": sampling.min_tokens} if sampling.min_tokens else {}),
+            **(
+                {"logit_bias": {str(token): bias for token, bias in sampling.biases.items()}} if sampling.biases else {}
+            ),
         }
 
 

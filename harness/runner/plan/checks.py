@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.config.backend import Local
 from harness.config.cell import CellConfig
-from harness.config.constraint import AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
+from harness.config.constraint import ENDS_BY_GRAMMAR, AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
 from harness.config.device import asks_for_gpu
 from harness.config.drafting import NUM_TOKENS
 from harness.config.models import TargetConfig, Weights
@@ -43,6 +43,7 @@ def check_cells(cells: Sequence[CellConfig]) -> None:
     _check_target_names(cells)
     _check_objects(cells)
     _check_reference_core(cells)
+    _check_least_tokens(cells)
     _check_servers(cells)
     _check_running_servers(cells)
     check_model_configs([cell for cell in cells if not cell.is_served])
@@ -160,6 +161,13 @@ def _check_reference_core(cells: Sequence[CellConfig]) -> None:
             )
 
 
+def _check_least_tokens(cells: Sequence[CellConfig]) -> None:
+    """A grammar may leave the end of the answer alone, which a least number of tokens would forbid."""
+    for cell in cells:
+        if cell.decoding.min_tokens and isinstance(cell.constraint, GrammarConfig):
+            raise SettingsError(f"decoding.min_tokens: {ENDS_BY_GRAMMAR}, found {cell.decoding.min_tokens}")
+
+
 def _check_servers(cells: Sequence[CellConfig]) -> None:
     """Cells of backend=server say where a server is, and ask it for what it can do."""
     for cell in cells:
@@ -192,6 +200,9 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
         for key, is_asked in asked.items():
             if is_asked:
                 raise SettingsError(f"{key}: expected its default with backend=server, which does not ask for it")
+        refused = server.traits.refused_edit(decoding.sampling, not cell.is_baseline)
+        if refused is not None:
+            raise SettingsError(f"decoding: {refused}; server.engine={server.engine.value}")
         _check_served_constraint(cell)
 
 

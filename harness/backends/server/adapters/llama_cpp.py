@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterKind
-from harness.config.server import GREEDY, EngineTraits, ServerConfig
+from harness.config.server import ALL_EDITS, GREEDY, EngineTraits, ServerConfig
 from kernels.methods import VerificationMethod
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ class LlamaCpp(ServerConfig):
     traits = EngineTraits(
         (DrafterKind.draft_model, DrafterKind.ngram),
         {VerificationMethod.greedy: GREEDY, VerificationMethod.strict: GREEDY},
+        edits=tuple(name for name in ALL_EDITS if name != "min_tokens"),
         reads_gguf=True,
         looks_up_one_length=True,
         option_variables="LLAMA_ARG_",

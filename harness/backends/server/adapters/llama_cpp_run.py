@@ -7,7 +7,7 @@ asked, which gives token ids; its OpenAI-compatible one gives none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,8 @@ COUNTER = "llamacpp:spec_decode_num_{}_total"
 FINISHED = {"limit": "length", "eos": "stop", "word": "stop"}
 """stop_type -> why an answer ended."""
 SAMPLERS = ("temperature", "top_k", "top_p", "min_p")
-"""In this order, as the local engine; its own default draws after the cuts and by temperature last."""
+"""In this order, as the local engine, behind `penalties` where there are some; its own default draws after the cuts and
+by temperature last."""
 CONTEXT_STEP = 256
 """Positions of a slot are a multiple of it."""
 UNUSED = 1
@@ -116,10 +117,23 @@ class LlamaCppAdapter(Adapter):
 
     def request_fields(self, sampling: SamplingSettings, seed: int) -> dict[str, Any]:
         fields = self.sampling_fields(sampling, no_top_k=0)
-        # its own name for repetition_penalty
+        # its own name for repetition_penalty, of as many last tokens as the context has
         fields["repeat_penalty"] = fields.pop("repetition_penalty")
+        samplers = list(SAMPLERS)
+        if sampling.biases:
+            fields["logit_bias"] = [[token, bias] for token, bias in sampling.biases.items()]
+        if sampling.edits.keys() - {"logit_bias"}:
+            fields["repeat_last_n"] = -1
+            samplers = ["penalties", *SAMPLERS]
         told = {"cache_prompt": False, "timings_per_token": True, "return_tokens": True}
-        return {**fields, "samplers": list(SAMPLERS), "seed": seed % 2**31, **told}
+        return {**fields, "samplers": samplers, "seed": seed % 2**31, **told}
+
+    def notes_on_edits(self, edits: Collection[str]) -> tuple[str, ...]:
+        if {"presence_penalty", "frequency_penalty"}.isdisjoint(edits):
+            return ()
+        return (
+            "llama.cpp's presence and frequency penalties count the prompt's tokens too, others the output's alone",
+        )
 
     def drafts(self, reply: Reply) -> Steps | DraftCounts | Unsplit | None:
         seen = [(chunk.num_tokens_so_far, chunk.drafts_so_far) for chunk in reply.chunks]

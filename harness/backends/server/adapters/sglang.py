@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterKind
-from harness.config.server import AT_ZERO, GREEDY, SAMPLED, WITH_WEIGHTS, EngineTraits, ServerConfig
+from harness.config.server import ALL_EDITS, AT_ZERO, GREEDY, SAMPLED, WITH_WEIGHTS, EngineTraits, ServerConfig
 from kernels.methods import VerificationMethod
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Sglang(ServerConfig):
             VerificationMethod.probabilistic: SAMPLED,
             VerificationMethod.block: SAMPLED,
         },
+        edits=ALL_EDITS,
     )
 
     def adapter(self, cell: CellConfig, drafter: str) -> Adapter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from harness.backends.backend import RefusedArm
@@ -94,6 +95,17 @@ class SglangAdapter(Adapter):
                     f"expected {name} = {value} for verification={self.cell.verification.method.value}, found "
                     f"{info[name]} in the server's /server_info"
                 )
+
+    def notes_on_edits(self, edits: Collection[str]) -> tuple[str, ...]:
+        found = []
+        if "repetition_penalty" in edits:
+            found.append("SGLang's repetition penalty counts the output alone, where others count the prompt too")
+        if not self.cell.is_baseline and set(edits) - {"logit_bias"}:
+            found.append(
+                "SGLang gives every position of a draft the penalties of the round's start: its output is not that of "
+                "plain decoding with the same settings"
+            )
+        return tuple(found)
 
     def doubts(self, evidence: Evidence) -> tuple[str, ...]:
         if "speculative_num_steps" in evidence.info:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterKind
-from harness.config.server import AT_ZERO, WITH_WEIGHTS, EngineTraits, ServerConfig
+from harness.config.server import ALL_EDITS, AT_ZERO, WITH_WEIGHTS, EngineTraits, ServerConfig
 
 if TYPE_CHECKING:
     from harness.backends.server.adapter import Adapter
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorrtLlm(ServerConfig):
-    traits = EngineTraits((*WITH_WEIGHTS, DrafterKind.ngram), AT_ZERO)
+    traits = EngineTraits((*WITH_WEIGHTS, DrafterKind.ngram), AT_ZERO, edits=ALL_EDITS)
 
     def adapter(self, cell: CellConfig, drafter: str) -> Adapter:
         from harness.backends.server.adapters.tensorrt_llm_run import TensorrtLlmAdapter

