@@ -238,8 +238,8 @@ def sampling_of(cell: CellConfig, prompt: Prompt) -> SamplingSettings:
     own = cell.decoding.sampling if prompt.sampling is None else prompt.sampling.over(cell.decoding.sampling)
     if own.min_tokens and prompt.stop:
         raise ValueError(
-            f"prompt {prompt.prompt_id}: min_tokens: expected 0 beside stop strings, which it does not hold back, found "
-            f"{own.min_tokens}"
+            f"prompt {prompt.prompt_id}: min_tokens: expected 0 beside stop strings, which it does not hold back, "
+            f"found {own.min_tokens}"
         )
     if prompt.sampling is None:
         return own

@@ -289,7 +289,8 @@ def edited_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
     cases = [replace(_case(*each), edits=PENALTIES) for each in drafts]
     cases += [replace(_case(*each), edits=ALL_EDITS) for each in drafts]
     cut = _case(Method.probabilistic, SAMPLED, True, "top-k")
-    return [*cases, replace(cut, edits=ALL_EDITS), replace(_case(*drafts[-1]), dtype="bfloat16", edits=PENALTIES)]
+    rounded = _case(Method.block, SAMPLED, True, dtype="bfloat16")
+    return [*cases, replace(cut, edits=ALL_EDITS), replace(rounded, edits=PENALTIES)]
 
 
 def spread_cases() -> list[Case]:

@@ -105,6 +105,8 @@ class Case:
     """Shape of the drafts, as `drafting.tree` names it; empty: chains."""
     siblings: SiblingDraws = SiblingDraws.distinct
     """How the children of a node of a tree are drawn."""
+    edited_tokens: int = 0
+    """Distinct tokens of each request's text, whose logits penalties change in front of the verification; 0: none."""
 
     def __post_init__(self) -> None:
         if isinstance(self.method, str):
@@ -120,6 +122,8 @@ class Case:
             raise ValueError(f"expected a tree of K = {self.width} draft tokens with a method for trees, found {self}")
         if self.tree and (self.keeps_statistics or self.row_gap):
             raise ValueError(f"expected no statistics and no gap between rows where drafts are trees, found {self}")
+        if self.edited_tokens and (self.tree or self.work is not Work.verify or self.row_gap):
+            raise ValueError(f"expected a verification of chains without gaps where rows are edited, found {self}")
 
     @property
     def parents(self) -> Tree:
@@ -160,6 +164,7 @@ class Case:
             *([] if self.rows is RowKind.wide else [self.rows.value]),
             *([] if self.keeps_statistics else ["no-statistics"]),
             *([f"gap={self.row_gap}"] if self.row_gap else []),
+            *([f"edited={self.edited_tokens}"] if self.edited_tokens else []),
             *([f"tree={self.tree}", self.siblings.value] if self.tree else []),
         ]
         return " ".join(parts)

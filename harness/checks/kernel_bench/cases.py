@@ -119,6 +119,9 @@ def _full() -> list[Case]:
     cases += [replace(DRAW, truncation=truncation) for truncation in Truncation]
     cases += [replace(TREE, siblings=SiblingDraws.independent), replace(TREE, draft_sampling=DraftSampling.greedy)]
     cases += [replace(TREE, num_requests=count) for count in (1, 16, 256)]
+    # penalties of texts of many distinct tokens
+    cases += [replace(CENTRE, num_requests=count, edited_tokens=1000) for count in (16, 64, 256)]
+    cases += [replace(CENTRE, edited_tokens=8000)]
     traversed = replace(TREE, method=TreeMethod.traversal)
     cases += [replace(TREE, method=TreeMethod.kseq, siblings=SiblingDraws.independent)]
     cases += [traversed, replace(traversed, num_requests=16), replace(traversed, draft_sampling=DraftSampling.greedy)]
@@ -162,6 +165,7 @@ def _smoke() -> list[Case]:
         of_method(small, Method.coupled),
         replace(small, draft_sampling=DraftSampling.greedy),
         replace(TREE, num_requests=3, vocab_size=1000, width=6, tree="2-2"),
+        replace(small, edited_tokens=50),
         replace(small, vocab_size=999, keeps_statistics=False, row_gap=2, rows=RowKind.flat),
         drawn,
         replace(drawn, work=Work.coupled_draw, vocab_size=999),

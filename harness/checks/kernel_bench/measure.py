@@ -33,6 +33,7 @@ from torch import Tensor
 from harness.checks.agreement.round_inputs import RoundInputs
 from harness.checks.kernel_bench.case import Case, Work
 from harness.checks.kernel_bench.check import check_drawn, check_verdict
+from harness.checks.kernel_bench.edited_rows import edit_of, edited_bytes
 from harness.checks.kernel_bench.records import Measurement
 from harness.checks.kernel_bench.rows import sampling_of, streams_of
 from harness.checks.kernel_bench.tree_workload import deleted_nodes, make_tree_round, num_discounts, num_rejected
@@ -144,7 +145,15 @@ def work_of(case: Case, core: Core, inputs: RoundInputs | Rows) -> Callable[[], 
     """The call that is timed; a draw of drafts keeps the statistics of its rows, as the engine's does."""
     if isinstance(inputs, RoundInputs):
         arguments = (inputs.target_logits, inputs.draft, inputs.sampling, verification_of(case), inputs.streams)
-        return lambda: core.verify(*arguments)
+        if not case.edited_tokens:
+            return lambda: core.verify(*arguments)
+        edit = edit_of(case, core, inputs)
+
+        def edited() -> VerificationResult:
+            edit()
+            return core.verify(*arguments)
+
+        return edited
     logits, sampling, streams = inputs.logits, inputs.sampling, inputs.streams
     if case.work is Work.coupled_draw:
         return lambda: core.coupled_draw(logits, sampling, streams, case.vocab_size)
@@ -184,8 +193,8 @@ def measure(
         again_us=clock.time(work).median_us,
         warm_us=clock.time(work, is_cold=False).median_us if on_gpu else None,
         mean_accepted=mean_accepted,
-        bytes_all_rows=counts.all_rows * case.row_bytes,
-        bytes_needed=counts.needed * case.row_bytes,
+        bytes_all_rows=counts.all_rows * case.row_bytes + edited_bytes(case),
+        bytes_needed=counts.needed * case.row_bytes + edited_bytes(case),
         workspace_bytes=None if core.workspace is None else core.workspace.num_bytes,
         extra_bytes=extra_bytes,
         num_launches=num_launches(work) if on_gpu else None,

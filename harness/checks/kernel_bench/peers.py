@@ -60,6 +60,8 @@ def peers_of(case: Case, device: torch.device, with_torch: bool = True) -> list[
         with_torch: also eager torch and torch.compile.
     """
     on_gpu, found = device.type == "cuda", []
+    if case.edited_tokens:
+        return []
     if with_torch and _can_be_torch(case):
         found.append(_of_functions("eager torch", separate.verify_logits, separate.draw_logits))
         if on_gpu and case.truncation is Truncation.off and (case.work is Work.verify or case.num_requests == 256):

@@ -200,6 +200,7 @@ def _drafter(case: Case) -> str:
     details += [] if case.rows.value == "wide" else [f"{case.rows.value} rows"]
     details += [] if case.keeps_statistics else ["no statistics"]
     details += [f"rows {count(case.row_gap)} apart"] if case.row_gap else []
+    details += [f"penalties of {count(case.edited_tokens)} tokens"] if case.edited_tokens else []
     return ", ".join([case.acceptance.value if case.width else NONE, *details])
 
 
