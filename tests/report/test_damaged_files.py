@@ -17,6 +17,8 @@ from harness.models.checkpoint import INDEX, Checkpoint
 from harness.models.target import load_target
 from harness.records.acceptance_terms import read_terms, write_terms
 from harness.records.files import read_cell, write_cell
+from harness.records.request import CutReason
+from harness.records.schema import Failure
 from harness.records.strict_json import Int64, parse_json, typed
 from harness.report.page import run_page
 from harness.workload.conversations import fingerprint
@@ -120,6 +122,13 @@ def test_json_that_may_mean_several_things_is_refused(text, message):
         (tuple[Int64, ...], [1, 2, None], r"\[2\]: expected a whole number"),
         (tuple[Int64 | None, ...], [1, None, "x"], r"\[2\]: expected a whole number"),
         (tuple[float, float], [1.0], "2 values"),
+        (Failure, {"error": "E"}, "^expected message, found none"),
+        (Failure, {"error": "E", "message": "", "where": 1}, "^expected error, .*, found also 'where'"),
+        (Failure, {"error": "E", "message": "", "request": ["a", 0, "x"]}, r"^request\[2\]: expected a whole number"),
+        (tuple[Failure, ...], [{"error": "E", "message": 1}], r"^\[0\]\.message: expected text, found 1"),
+        (tuple[CutReason | None, ...], [None, "end"], r"^\[1\]: expected one of eos, length, .*, found 'end'"),
+        (dict[str, dict[str, bool]], {"a": {"b": True, "c": 1}}, r"^\[\.\.\.\]: expected true or false"),
+        (dict[str, bool], {"a": True, "b": 1}, "^b: expected true or false, found 1"),
     ],
 )
 def test_a_value_of_another_type_is_refused_where_it_stands(hint, value, message):
