@@ -220,6 +220,21 @@ class TestReal:
         assert counts.num_drafts == len(drafted)
         assert counts.num_draft_tokens == sum(item.num_proposed_tokens for item in drafted)
 
+    def test_it_ends_at_a_stop_string_where_the_local_engine_does(self, tmp_path):
+        """Would catch tokens behind it, and one that the server finds elsewhere in the text."""
+        small = ("decoding.max_new_tokens=24", "workload.num_prompts=3", 'decoding.stop=[" the",".","\n"]')
+        run_cells(plan_of(tmp_path, "draft_model", "backend=server,local", *small), tmp_path, Silent(), [])
+        records = [item.record for item in read_results(tmp_path).cells]
+        assert not any(record.failures for record in records)
+        ends = [
+            {
+                item.key: (item.output_token_ids, item.stop, item.rounds[-1].num_cut_tokens, item.rounds[-1].cut_reason)
+                for item in record.requests
+            }
+            for record in records
+        ]
+        assert ends[0] == ends[1] and any(stop is not None for _, stop, _, _ in ends[0].values())
+
     @pytest.mark.parametrize(
         ("speculation", "evidence"),
         [
