@@ -24,14 +24,18 @@ class StopsOfCell:
     def _bytes_of(self) -> dict[int, bytes]:
         return spelt_by(self._tokenizer())
 
-    def of(self, prompt: Prompt) -> StopStrings | None:
-        """Those of a prompt's requests; None where they have none."""
+    def of(self, prompt: Prompt, min_tokens: int) -> StopStrings | None:
+        """Those of a prompt's requests; None where they have none.
+
+        Args:
+            min_tokens: of the requests; a stop string that is complete within so many ends no answer.
+        """
         strings = self._strings if prompt.stop is None else prompt.stop
         if not strings:
             return None
         if strings not in self._made:
             self._made[strings] = StopStrings(strings, self._bytes_of)
-        return self._made[strings]
+        return self._made[strings].after(min_tokens)
 
     @property
     def are_used(self) -> bool:

@@ -45,7 +45,7 @@ class DecodingConfig:
     frequency_penalty: float = 0.0
     """Taken from the logit of a token for each time that it stands in the output so far; 0 is off."""
     min_tokens: int = 0
-    """Output tokens before an end of sequence may come."""
+    """Output tokens before an end of sequence, or the end of a stop string, may come."""
     logit_bias: str | None = None
     """Added to the logits of tokens, by id: 11:-100/5:2.5; null is off."""
     max_new_tokens: int = 64
@@ -70,8 +70,6 @@ class DecodingConfig:
         require(not any("\\n" in each for each in self.stop), "decoding.stop", as_typed, self.stop)
         fits = self.min_tokens <= self.max_new_tokens
         require(fits, "decoding.min_tokens", f"at most decoding.max_new_tokens={self.max_new_tokens}", self.min_tokens)
-        fits = not (self.min_tokens and self.stop)
-        require(fits, "decoding.min_tokens", "0 beside decoding.stop, which it does not hold back", self.min_tokens)
         fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
         require(fits, "decoding.logprobs", f"0 to {MAX_LOGPROBS}, or null", self.logprobs)
 

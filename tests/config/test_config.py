@@ -65,7 +65,6 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(frequency_penalty=NAN), "decoding.frequency_penalty: expected a number from -2 to 2"),
         (lambda: DecodingConfig(min_tokens=65), "decoding.min_tokens: expected at most decoding.max_new_tokens=64"),
         (lambda: DecodingConfig(min_tokens=-1), "decoding.min_tokens: expected 0"),
-        (lambda: DecodingConfig(min_tokens=1, stop=["a"]), "decoding.min_tokens: expected 0 beside decoding.stop"),
         (lambda: DecodingConfig(logit_bias="5:101"), "from -100 to 100, found '5:101'"),
         (
             lambda: DecodingConfig(logit_bias="5:1/5:2"),

@@ -186,6 +186,10 @@ def test_the_text_of_an_answer_ends_before_its_stop_string(store, drafter):
     assert second.num_prompt_tokens == len(encode_prompt(tokenizer, SHORT.prompt, [text]).token_ids)
     own = replace(SHORT, prompt=replace(SHORT.prompt, stop=(whole[:3],)))
     assert stopped.generate([own]).requests[0].stop.string == whole[:3]
+    until_then = GivenSampling(min_tokens=len(first.output_token_ids))
+    later = replace(SHORT, prompt=replace(SHORT.prompt, sampling=until_then))
+    (found, *_) = backend(store, max_new_tokens=24, drafter=drafter, stop=[string]).generate([later]).requests
+    assert found.output_token_ids[: len(first.output_token_ids)] == first.output_token_ids != found.output_token_ids
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,8 @@ class CellRequests:
                 )
             self.num_skipped_turns += len(prompt.turns) - turn
             return None
+        default = self._cell.decoding.sampling
+        own = default if prompt.sampling is None else prompt.sampling.over(default)
         request = Request(
             prompt_id=prompt.prompt_id,
             category=prompt.category,
@@ -143,8 +145,8 @@ class CellRequests:
             sample=conversation.sample,
             seed=conversation.turn_seed(turn),
             token_ids=tuple(encoded.token_ids),
-            sampling=None if prompt.sampling is None else prompt.sampling.over(self._cell.decoding.sampling),
-            stops=self._stops.of(prompt),
+            sampling=None if prompt.sampling is None else own,
+            stops=self._stops.of(prompt, own.min_tokens),
         )
         return request if self._constraint is None else self._constrained(request, prompt, self._constraint)
 
@@ -236,11 +238,6 @@ def sampling_of(cell: CellConfig, prompt: Prompt) -> SamplingSettings:
             the output than the cell does.
     """
     own = cell.decoding.sampling if prompt.sampling is None else prompt.sampling.over(cell.decoding.sampling)
-    if own.min_tokens and prompt.stop:
-        raise ValueError(
-            f"prompt {prompt.prompt_id}: min_tokens: expected 0 beside stop strings, which it does not hold back, "
-            f"found {own.min_tokens}"
-        )
     if prompt.sampling is None:
         return own
     if own.min_tokens and isinstance(cell.constraint, GrammarConfig):

@@ -117,7 +117,7 @@ class ServedPrompts:
         sampling = default if own is None else own.over(default)
         check = self.answer_check
         grammar = None if check is None else check.grammar(prompt.prompt_id, prompt.schema)
-        stops = self._stops.of(prompt)
+        stops = self._stops.of(prompt, sampling.min_tokens)
         return Question(conversation, len(answers), token_ids, tuple(messages), sampling, grammar, stops)
 
     def num_needed(self, conversation: Conversation) -> int:
