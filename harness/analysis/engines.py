@@ -14,13 +14,13 @@ import numpy as np
 from harness.analysis.cell import CellResult
 from harness.analysis.estimates import Estimate
 from harness.analysis.intervals import MIN_BLOCKS, mean_interval
+from harness.config.backend import OF_LOCAL
 from harness.records.schema import CLIENT_CPU, Block, CellRecord
 
 LOCAL = "local"
 OF_ENGINE = (
-    *("backend.kind", "backend.device", "backend.dtype", "backend.weight_dtype", "backend.kv_cache_dtype"),
-    *("backend.max_length", "backend.fused", "backend.graphs"),
-    *("backend.prompt_tokens_beside_rounds", "server", "constraint.drafts", "measurement", "device", "dtype"),
+    *("backend.kind", "backend.device", "backend.dtype", "backend.max_length", *sorted(OF_LOCAL)),
+    *("server", "constraint.drafts", "measurement", "device", "dtype"),
 )
 """Settings of an engine's own, and what a run resolved: cells that differ in them do the same work."""
 

@@ -7,7 +7,7 @@ local one. What runs is named by each and imported when a cell asks for it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -113,6 +113,10 @@ class Local(BackendConfig):
         dtype = "float32" if self.dtype == "auto" and device_type == "cpu" else self.dtype
         graphs = device_type == "cuda" if self.graphs is None else self.graphs
         return replace(self, device=device_type, dtype=dtype, graphs=graphs)
+
+
+OF_LOCAL = frozenset(f"backend.{item.name}" for item in fields(Local) if item not in fields(BackendConfig))
+"""Settings of the local engine alone."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
-from harness.config.backend import BackendConfig, Local
+from harness.config.backend import OF_LOCAL
 from harness.config.cell import CellConfig
 from harness.config.identity import key_without
 from harness.config.usage import unused_settings
@@ -15,9 +15,6 @@ from harness.workload.conversations import Conversation, conversations, load_pro
 
 ARMS_DIFFER_IN = ("drafter", "drafting", "verification", "constraint", "measurement", "backend.kind", "server")
 """Sections and settings in which the cells of a group may differ."""
-
-OF_LOCAL = frozenset(f"backend.{item.name}" for item in fields(Local) if item not in fields(BackendConfig))
-"""Settings of the local engine alone."""
 
 
 @dataclass(frozen=True)
