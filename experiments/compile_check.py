@@ -63,6 +63,8 @@ def check(everything: bool, path: Path | None = None, methods: Sequence[str] = (
             raise ValueError(f"--stamp: expected no {option} beside it, which always compiles; leave one of them out")
     if num_processes < 1:
         raise ValueError(f"--processes: expected 1 or more, found {num_processes}")
+    # what reports is imported before anything is compiled: no result is lost to code that changes meanwhile
+    from harness.checks.compile_check import complaints, report  # noqa: F401
     from harness.checks.compile_check.launches import launches_of, launches_of_methods
 
     if methods:

@@ -30,12 +30,16 @@ _ZOO = "target=zoo drafter.weights=random"
 EVERY_TARGET: dict[str, str] = {
     "Llama-3-8B, EAGLE": f"{_LLAMA} drafter=eagle drafting.num_speculative_tokens=3",
     "GLM-4.7-Flash, MTP": _GLM,
+    "Llama-3-8B, weights of 8 bits": (
+        f"{_LLAMA} drafter=eagle drafting.num_speculative_tokens=3 backend.weight_dtype=fp8"
+    ),
     "built-in, draft model": f"{_ZOO} drafter=draft_model",
 }
-"""Settings of a run, by what its steps are called: what is compiled for every GPU."""
+"""Settings of a run, by what its steps are called: what is compiled for every GPU, of each kind of variant the largest
+(`largest_of_each_kind`)."""
 EVERY_CHANGE = EVERY_TARGET | {
     "Llama-3-8B, dynamic trees": f"{_LLAMA} drafter=eagle3 verification=recursive drafting.tree=dynamic:8-4-3",
-    "Llama-3-8B, 8 bits": (
+    "Llama-3-8B, weights and caches of 8 bits": (
         f"{_LLAMA} drafter=eagle drafting.num_speculative_tokens=3 backend.weight_dtype=fp8 backend.kv_cache_dtype=fp8"
     ),
     "Qwen3-8B, EAGLE-3, log-probabilities": (
@@ -43,7 +47,7 @@ EVERY_CHANGE = EVERY_TARGET | {
         "decoding.logprobs=5"
     ),
 }
-"""What every change compiles, of each kind of variant the largest (`largest_of_each_kind`)."""
+"""What every change compiles, likewise."""
 STEPS = EVERY_CHANGE | {
     "Llama-3-8B, EAGLE-3, 128 requests": (
         f"{_LLAMA} drafter=eagle3 drafting.num_speculative_tokens=3 backend.max_concurrency=128 decoding.top_p=0.9"
