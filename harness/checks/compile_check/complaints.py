@@ -27,6 +27,13 @@ KNOWN_SPILLS = (
         4,
         "early draws from 151,936 or 154,880 tokens; with 48 registers there is none, but that is not timed yet",
     ),
+    KnownSpill(
+        "_skinny_linear_kernel",
+        90,
+        255,
+        8,
+        "gated products of weights of 8 bits, 96 tokens; tiles were chosen by time (harness/models/fused/tilings.py)",
+    ),
 )
 
 

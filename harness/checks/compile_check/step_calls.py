@@ -6,6 +6,7 @@ compiled ahead. This module does not know for which GPUs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from math import prod
 
@@ -23,6 +24,8 @@ _COMMON = {
     "backend.max_concurrency": "16",
     "workload.num_requests": "4",
 }
+_POINTER = re.compile(r"\*\w+")
+"""The type of a tensor in a signature."""
 _LLAMA = "target=llama3_8b drafter.weights=random"
 _GLM = "target=glm47_flash drafter=mtp drafter.weights=random drafting.num_speculative_tokens=3"
 _ZOO = "target=zoo drafter.weights=random"
@@ -94,19 +97,19 @@ def steps(of: dict[str, str]) -> Iterator[Launch]:
 
 
 def largest_of_each_kind(launches: Iterable[RecordedLaunch]) -> list[RecordedLaunch]:
-    """Of variants of a kernel with one register limit, number of warps and types, that with the largest tiles, which
-    needs most registers."""
+    """Of variants of a kernel with one register limit, number of warps and types, that with the largest tiles and
+    then most tensors, which needs most registers."""
     found: dict[tuple[object, ...], RecordedLaunch] = {}
     for launch in launches:
         variant = launch.variant
-        types = frozenset(str(each) for each in variant.signature.values() if str(each).startswith("*"))
+        types = frozenset(_POINTER.findall(str(variant.signature)))
         options = [variant.options.get(name) for name in ("num_warps", "num_stages", "maxnreg")]
         kind = (launch.target, variant.kernel, *options, types)
-        found[kind] = max(found.get(kind, launch), launch, key=_tile)
+        found[kind] = max(found.get(kind, launch), launch, key=_size)
     return list(found.values())
 
 
-def _tile(launch: RecordedLaunch) -> int:
-    """The product of all sizes that a variant is compiled for."""
+def _size(launch: RecordedLaunch) -> tuple[int, int]:
+    """The product of all sizes that a variant is compiled for; the number of its tensors."""
     sizes = (value for value in launch.variant.constants.values() if isinstance(value, int) and value > 1)
-    return prod(sizes)
+    return prod(sizes), len(_POINTER.findall(str(launch.variant.signature)))
