@@ -48,7 +48,8 @@ class RecordedLaunch(NamedTuple):
     @property
     def key(self) -> str:
         """Equal keys are compiled to equal code by one version of Triton."""
-        options = sorted(self.variant.options.items(), key=str)
+        # those are paths of files that come with Triton
+        options = sorted((name, value) for name, value in self.variant.options.items() if name != "extern_libs")
         return hashlib.sha256(f"{self.variant.source().hash()} {options}".encode()).hexdigest()[:DIGEST_LENGTH]
 
 
