@@ -15,7 +15,8 @@ NUM_COUNTS = 3
 
 
 class RowLayout(NamedTuple):
-    """Where a row of StepOutput.decided has what, and the one place that reads it.
+    """Where a row of StepOutput.decided has what. Slices of it, not functions: the host reads some for every request of
+    every round.
 
     T emitted tokens; K draft tokens; of trees the K nodes of the accepted path, -1 beyond it, and the K depths of the
     draft tokens; the counts; log-probabilities, if any (packed_logprobs).
@@ -23,10 +24,11 @@ class RowLayout(NamedTuple):
 
     width: int
     """T, and the place of the first draft token."""
-    counts: int
-    """Place of the number of accepted tokens, behind which is that of draft tokens."""
-    end: int
-    """Place behind the counts, where log-probabilities begin."""
+    tokens: slice
+    """The accepted tokens, the one behind them and what means nothing, T together; K draft tokens behind them."""
+    counts: slice
+    """Number of accepted tokens and of draft tokens, and the flag, as NUM_COUNTS has them; more than K draft tokens
+    tell of rows without a distribution, which the flag says. Log-probabilities begin behind it."""
     path: slice
     """Places of the nodes of a tree's accepted path; none of a chain."""
     depths: slice
@@ -39,25 +41,13 @@ class RowLayout(NamedTuple):
         width, length = num_speculative_tokens + 1, num_speculative_tokens if of_trees else 0
         drafts_end = width + num_speculative_tokens
         path, depths = slice(drafts_end, drafts_end + length), slice(drafts_end + length, drafts_end + 2 * length)
-        return cls(width, depths.stop, depths.stop + NUM_COUNTS, path, depths, of_trees)
-
-    def counts_of(self, row: list[int]) -> list[int]:
-        """Number of accepted tokens and of draft tokens, and the flag, as NUM_COUNTS has them; more than K draft tokens
-        tell of rows without a distribution, which the flag says."""
-        return row[self.counts : self.end]
-
-    def token_ids(self, row: list[int]) -> list[int]:
-        """The accepted tokens, the one behind them and what means nothing, T together; K draft tokens behind them."""
-        return row[: 2 * self.width - 1]
+        counts = slice(depths.stop, depths.stop + NUM_COUNTS)
+        return cls(width, slice(drafts_end), counts, path, depths, of_trees)
 
     def draft_ids(self, row: list[int]) -> list[int]:
         """The draft tokens; of a tree with NO_TOKEN where a place holds none."""
-        num_drafted = min(max(row[self.counts + 1], 0), self.width - 1)
+        num_drafted = min(max(row[self.counts][1], 0), self.width - 1)
         return row[self.width : self.width + num_drafted]
-
-    def depths_of(self, row: list[int]) -> list[int]:
-        """Of a tree, the depths of all its places."""
-        return row[self.depths]
 
     def path_of(self, row: list[int], num_accepted: int) -> list[int]:
         """Of a tree, the places of the accepted tokens."""
@@ -65,7 +55,8 @@ class RowLayout(NamedTuple):
 
     def logprobs(self, row: list[int], num_tokens: int) -> list[int]:
         """Those of so many emitted tokens (packed_logprobs); empty where the step computed none."""
-        return row[self.end : self.end + (len(row) - self.end) // self.width * num_tokens]
+        end = self.counts.stop
+        return row[end : end + (len(row) - end) // self.width * num_tokens]
 
 
 def joined(committed: Tensor, of_trees: tuple[Tensor, ...] = (), logprobs: Tensor | None = None) -> Tensor:

@@ -54,7 +54,7 @@ class DecidedStep:
             own_drafter.check_tokens(self._layout.draft_ids(row), sequence)
             if sequence.request.grammar_state is None:
                 # else the device may have deferred the request
-                _, num_drafted, _ = self._layout.counts_of(row)
+                _, num_drafted, _ = row[self._layout.counts]
                 own_drafter.check_count(num_drafted, self._layout.width - 1, sequence)
 
     @property
@@ -68,8 +68,9 @@ class DecidedStep:
         return {slot: num_accepted for slot, (num_accepted, _, _) in self._counts().items()}
 
     def _counts(self) -> dict[int, list[int]]:
-        """RowLayout.counts_of, by slot."""
-        return {item.slot: self._layout.counts_of(self._rows[item.slot]) for item in self._deciding}
+        """What RowLayout.counts names, by slot."""
+        counts = self._layout.counts
+        return {item.slot: self._rows[item.slot][counts] for item in self._deciding}
 
     def commit(self, limits: Limits, arrival_s: float, share_s: float) -> int:
         """Commit the rounds; returns how many were invalid. For the arguments see Sequence.append_round."""

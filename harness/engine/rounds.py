@@ -34,13 +34,13 @@ class Round(NamedTuple):
 
 def round_of(row: list[int], layout: RowLayout) -> Round:
     """What a step decided for one request, from the row that it left (see StepOutput.decided)."""
-    num_accepted, num_drafted, invalid = layout.counts_of(row)
-    emitted = layout.token_ids(row)[: num_accepted + 1]
+    num_accepted, num_drafted, invalid = row[layout.counts]
+    emitted = row[: num_accepted + 1]
     logprobs = layout.logprobs(row, len(emitted))
     found = Round(emitted, layout.draft_ids(row), bool(invalid), logprobs, num_drafted < 0)
     if not layout.of_trees:
         return found
-    return _of_tree(found, layout.depths_of(row), layout.path_of(row, num_accepted))
+    return _of_tree(found, row[layout.depths], layout.path_of(row, num_accepted))
 
 
 def rounds_of(decided: SequenceOf[list[int]], layout: RowLayout, slots: Iterable[int]) -> dict[int, Round]:

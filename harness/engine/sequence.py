@@ -141,11 +141,11 @@ class Sequence:
             layout: of the row.
             outcome, limits, arrival_s, share_s: see append_round.
         """
-        num_accepted, num_drafted, is_invalid = layout.counts_of(row)
+        num_accepted, num_drafted, is_invalid = row[layout.counts]
         num_remaining = limits.max_new_tokens - len(self.token_ids) + self.num_prompt_tokens
         if is_invalid or not 0 <= num_accepted <= num_drafted < layout.width:
             return False
-        token_ids = layout.token_ids(row)
+        token_ids = row[layout.tokens]
         if not stays_whole(token_ids, num_drafted, num_remaining, limits.eos_token_ids):
             return False
         if outcome is not None and not is_left_whole(outcome, num_accepted, num_drafted):
@@ -156,7 +156,7 @@ class Sequence:
         self.token_ids += token_ids[: num_accepted + 1]
         kept = num_drafted, num_accepted, arrival_s, self._carried_s + share_s, self._num_deferred_steps
         self._rounds.append(kept if outcome is None else constrained_fields(kept, outcome))
-        if len(row) > layout.end:
+        if len(row) > layout.counts.stop:
             self.logprobs += layout.logprobs(row, num_accepted + 1)
         self._carried_s, self._num_deferred_steps, self.is_deferred = 0.0, 0, False
         if self.request.parser is not None:

@@ -159,22 +159,20 @@ class Step:
         firsts = self.cache.slot_ids[: inputs.decides.numel()] * (width if inputs.has_rounds else 0)
         if not inputs.prompts:
             (output,) = outputs
-            return self._edited(
-                inputs, drafted, Scored(parts, outputs, firsts, self.target.logits(output.hidden.flatten(0, 1)))
-            )
+            scored = Scored(parts, outputs, firsts, self.target.logits(output.hidden.flatten(0, 1)))
+            return scored if self.state.edits is None else self._edited(inputs, drafted, scored)
         hidden = torch.cat([output.hidden.flatten(0, 1) for output in outputs])
         first = torch.where(inputs.decides == ENDS_PROMPT, inputs.ends, firsts)
         columns = torch.arange(width, device=first.device)
         wanted = (first.unsqueeze(1) + columns).clamp_(max=len(hidden) - 1)
         logits = self.target.logits(hidden.index_select(0, wanted.flatten()))
-        return self._edited(inputs, drafted, Scored(parts, outputs, first, logits))
+        scored = Scored(parts, outputs, first, logits)
+        return scored if self.state.edits is None else self._edited(inputs, drafted, scored)
 
     def _edited(self, inputs: StepInputs, drafted: Drafted, scored: Scored) -> Scored:
-        """The rows with penalties and biases, each at its position along the drafts; as they are where there are
-        none."""
+        """The rows with penalties and biases, each at its position along the drafts."""
         state, draft, num_rows = self.state, drafted.draft, inputs.decides.numel()
-        if state.edits is None:
-            return scored
+        assert state.edits is not None
         asks_raw = self.logprobs is not None and not self.logprobs.is_processed
         raw = scored.logits.clone() if asks_raw else None
         self.core.edit_logits(

@@ -148,7 +148,7 @@ def test_a_wrong_subject_is_one_clear_line(path, message, capsys):
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: --subject")
 
 
-ONE_CELL = ["--device=cpu", "--samples=1000", "--no-controls", "--methods=probabilistic"]
+ONE_CELL = ["--device=cpu", "--samples=1000", "--no-controls", "--methods=probabilistic", "--workers=1"]
 
 
 @pytest.mark.parametrize(
