@@ -110,7 +110,11 @@ def test_prompts_from_a_cache_are_told_whatever_the_engine(tmp_path, num_cached)
     assert any("prefix cache" in text for text in record.fallbacks) == bool(num_cached)
 
 
-@pytest.mark.parametrize("engine", [engine for engine in Engine if engine is not Engine.plain])
+STARTED = [engine for engine in Engine if "\ncommand:" in (CONF / f"{engine.value}.yaml").read_text()]
+"""Engines that a run starts by itself."""
+
+
+@pytest.mark.parametrize("engine", STARTED)
 def test_no_server_that_is_started_takes_prompts_from_a_cache(engine):
     """Would catch an engine whose own default reuses prompts across requests, and so across arms."""
     cell = cell_on(ScriptedServer({Engine.vllm: "vllm_0.33"}.get(engine, engine.value), port=1))

@@ -90,6 +90,14 @@ def test_settings_of_a_backend_of_the_users_own_are_settings_like_others(tmp_pat
     assert sorted(record.config["backend"]["pace_s"] for record in records) == [1.0, 2.0]
 
 
+def test_the_servers_that_a_run_can_start_are_named_where_none_is():
+    """Would catch an option that starts nothing, such as plain, among the ways out."""
+    with pytest.raises(SettingsError, match=r"found neither; server=(.*) have a command") as error:
+        compose_plan(["backend=server", "server=plain", "drafter=none"])
+    named = str(error.value).rpartition("server=")[2].split()[0].split("|")
+    assert {"vllm", "sglang", "tensorrt_llm", "llama_cpp"} <= set(named) and "plain" not in named
+
+
 @pytest.mark.parametrize("backend", ["server", "tests.support.fake_servers:FakeServer"])
 def test_what_the_local_engine_alone_reads_is_no_setting_of_another(backend):
     given = [f"backend={backend}", "server.url=http://host:1", "drafter=none"][: 3 if backend == "server" else 1]

@@ -15,7 +15,7 @@ from harness.config.constraint import ENDS_BY_GRAMMAR, AnswerConfig, GrammarConf
 from harness.config.device import asks_for_gpu
 from harness.config.drafting import NUM_TOKENS
 from harness.config.models import TargetConfig, Weights
-from harness.config.schema import SettingsError, did_you_mean, group_options
+from harness.config.schema import CONF, SettingsError, did_you_mean, group_options
 from harness.config.usage import without_effect
 from harness.engine.constraint.grammar_text import check_given_grammar
 from harness.engine.constraint.registry import check_parser
@@ -168,6 +168,11 @@ def _check_least_tokens(cells: Sequence[CellConfig]) -> None:
             raise SettingsError(f"decoding.min_tokens: {ENDS_BY_GRAMMAR}, found {cell.decoding.min_tokens}")
 
 
+def _servers_with_commands() -> list[str]:
+    files = {name: CONF / "server" / f"{name}.yaml" for name in group_options()["server"]}
+    return [name for name, path in files.items() if re.search(r"^command:", path.read_text(), re.MULTILINE)]
+
+
 def _check_servers(cells: Sequence[CellConfig]) -> None:
     """Cells of backend=server say where a server is, and ask it for what it can do."""
     for cell in cells:
@@ -175,7 +180,7 @@ def _check_servers(cells: Sequence[CellConfig]) -> None:
         if not cell.is_served:
             continue
         if server.url is None and server.command is None:
-            named = "|".join(name for name in group_options()["server"] if name != server.engine.value)
+            named = "|".join(_servers_with_commands())
             raise SettingsError(
                 "server.url: expected the address of a server that runs, or server.command to start one, found "
                 f"neither; server={named} have a command"
