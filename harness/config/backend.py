@@ -86,7 +86,8 @@ class Local(BackendConfig):
     """Run steps of a few fixed sizes, on a GPU captured as CUDA graphs; null does so on a GPU."""
     compile: bool | None = None
     """Let torch compile layers that are transformers' own (target.layers), for steps of fixed sizes (backend.graphs);
-    null does so on a GPU, of targets of a billion parameters or more. Moves output tokens by rounding alone."""
+    null does so on a GPU, of targets of a billion parameters or more. Not for trees, draft models and heads. Moves
+    output tokens by rounding alone."""
     prompt_tokens_beside_rounds: int | None = None
     """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
     a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""

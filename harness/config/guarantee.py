@@ -23,7 +23,7 @@ def guarantee(cell: CellConfig) -> Guarantee:
     """
     if cell.is_baseline:
         return Guarantee.lossless
-    if compares_with_another(cell):
+    if compares_with_another(cell) or _is_edited_by_round(cell):
         return Guarantee.biased
     promise = cell.verification.traits.guarantee
     if promise is not Guarantee.lossless:
@@ -34,6 +34,12 @@ def guarantee(cell: CellConfig) -> Guarantee:
 def compares_with_another(cell: CellConfig) -> bool:
     """Whether verification compares with a distribution that the drafts were not drawn from."""
     return cell.draws_unrounded and cell.verification.traits.reads_draft and cell.decoding.temperature > 0
+
+
+def _is_edited_by_round(cell: CellConfig) -> bool:
+    """Whether a server verifies with penalties that do not count the draft tokens before a position."""
+    penalties = cell.decoding.sampling.edits.keys() - {"logit_bias"}
+    return cell.is_served and cell.server.traits.edits_by_round and bool(penalties)
 
 
 def labels(cell: CellConfig) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def determinants(
     """Everything that determines the result of a cell, as plain JSON values.
 
     Args:
-        cell: the settings, with `device`, `dtype`, `fused` and `graphs` of the backend as a run resolved them.
+        cell: the settings, with `device`, `dtype`, `fused`, `graphs` and `compile` of the backend as a run resolved them.
         prompts_fingerprint: digest of the prompts in their order; without one, the settings that choose them stand in.
         model_fingerprints: digest of the weights of each model that takes part, by role; without them, paths and
             revisions stand in.
@@ -83,7 +83,7 @@ def determinants(
         for name, value in plain["decoding"].items()
         if name not in _LATER_IN_DECODING or value != unset[name]
     }
-    if plain["backend"].get("compile") is None:
+    if not plain["backend"].get("compile"):
         # as those that were measured before there was a choice
         plain["backend"].pop("compile", None)
     judged = {"run_code": True} if normal.measurement.run_code else {}

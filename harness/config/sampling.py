@@ -23,7 +23,7 @@ def biases_of(text: str | None) -> dict[int, float]:
         ValueError: it is none.
     """
     found: dict[int, float] = {}
-    for part in () if text is None else text.split("/"):
+    for part in text.split("/") if text else ():
         token, _, bias = part.partition(":")
         try:
             token_id, value = int(token), float(bias)
@@ -35,6 +35,21 @@ def biases_of(text: str | None) -> dict[int, float]:
             raise ValueError(f"token {token_id} twice")
         found[token_id] = value
     return found
+
+
+def _biases_text(given: Mapping[str, Any]) -> str:
+    """Biases as a setting has them, whatever their order and however their numbers are written.
+
+    Raises:
+        ValueError: a name is no token id, or a value no number.
+    """
+    for token, bias in given.items():
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not (token.isascii() and token.isdigit() and is_number):
+            raise ValueError(
+                f"sampling.logit_bias: expected an object of token ids and biases, found {shown({token: bias})}"
+            )
+    return "/".join(f"{token}:{bias + 0.0!r}" for token, bias in sorted((int(name), given[name]) for name in given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,9 @@ class SamplingSettings:
     @property
     def edits(self) -> dict[str, float | str]:
         """What changes the target's logits, by name; empty where nothing does."""
-        return {item.name: value for item in EDITS if (value := getattr(self, item.name)) != item.default}
+        values = {item: getattr(self, item.name) for item in EDITS}
+        # an empty text takes the place of other biases, and is none
+        return {item.name: value for item, value in values.items() if value not in (item.default, "")}
 
     @property
     def biases(self) -> dict[int, float]:
@@ -148,7 +165,7 @@ class GivenSampling:
         # null is absence
         given = {name: number for name, number in value.items() if number is not None}
         if isinstance(given.get("logit_bias"), Mapping):
-            given["logit_bias"] = "/".join(f"{token}:{bias}" for token, bias in given["logit_bias"].items()) or None
+            given["logit_bias"] = _biases_text(given["logit_bias"])
         for name, number in given.items():
             if name == "logit_bias":
                 if not isinstance(number, str | None):
@@ -167,7 +184,7 @@ class GivenSampling:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is given, by name."""
+        """What is given, by name; of no biases at all an empty text."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def over(self, default: SamplingSettings) -> SamplingSettings:

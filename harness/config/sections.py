@@ -6,6 +6,7 @@ not know which sections fit together.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
@@ -64,10 +65,9 @@ class DecodingConfig:
         self.sampling.check("decoding")
         require(self.max_new_tokens >= 1, "decoding.max_new_tokens", "1 or more", self.max_new_tokens)
         check_stop("decoding.stop", self.stop)
-        as_typed = (
-            "strings without a backslash before n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
-        )
-        require(not any("\\n" in each for each in self.stop), "decoding.stop", as_typed, self.stop)
+        as_typed = "no string of backslash and n: give the line break itself, in bash $'decoding.stop=[\"\\n\"]'"
+        is_typed = any(re.fullmatch(r"(\\[nrt])+", each) for each in self.stop)
+        require(not is_typed, "decoding.stop", as_typed, self.stop)
         fits = self.min_tokens <= self.max_new_tokens
         require(fits, "decoding.min_tokens", f"at most decoding.max_new_tokens={self.max_new_tokens}", self.min_tokens)
         fits = self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS
@@ -81,10 +81,13 @@ class DecodingConfig:
 
 def check_stop(key: str, strings: list[str]) -> None:
     """Raises ValueError, which calls them `key`, for stop strings that can end no answer, or stand there twice."""
-    require(all(strings), key, "strings of one character or more", strings)
+    are_texts = all(isinstance(each, str) and each for each in strings)
+    require(are_texts, key, "strings of one character or more", strings)
     require(len({*strings}) == len(strings), key, "each string once", strings)
-    # what a tokenizer spells for bytes that are no character
-    require(not any("\ufffd" in each for each in strings), key, "strings without U+FFFD", strings)
+    # what a tokenizer spells for bytes that are no character, and what Python takes in for them
+    found = [ascii(each) for each in strings]
+    are_characters = not any(re.search("[\ufffd\ud800-\udfff]", each) for each in strings)
+    require(are_characters, key, "strings of whole characters, without U+FFFD", found)
 
 
 GOODPUT_LIMITS = ("max_ttft_ms", "max_tpot_ms", "max_e2e_ms")

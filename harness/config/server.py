@@ -50,6 +50,8 @@ class EngineTraits:
     """Whether it knows top_k, min_p and ignore_eos beside temperature and top_p."""
     edits: tuple[str, ...] = ()
     """Settings of the section decoding that change logits, and that it has a parameter for."""
+    edits_by_round: bool = False
+    """Whether every position of a draft gets the penalties of the round's start: another law than without drafts."""
     edits_without_drafts: tuple[str, ...] = ()
     """Those among them that it refuses where it drafts."""
     policies: tuple[PolicyKind, ...] = ()

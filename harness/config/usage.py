@@ -120,8 +120,8 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (
         ("decoding.min_tokens",),
-        lambda view: not view.value("decoding.ignore_eos"),
-        "with decoding.ignore_eos=false: nothing ends a request early else",
+        lambda view: not view.value("decoding.ignore_eos") or bool(view.value("decoding.stop")),
+        "with decoding.ignore_eos=false or decoding.stop: nothing ends a request early else",
     ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (

@@ -11,7 +11,8 @@ been cut, they would be too low. So
 - an accepted EOS ends the request and is its last token, so a drafted EOS, at index e, and what follows it count
   neither way; the same holds for the draft token that completes the grammar, or a stop string;
 - under policy `commit` the first draft token that the grammar refuses, at index g, could only be cut away, accepted or
-  not; under a mask it is rejected by the constrained target, which is evidence like any rejection.
+  not; under a mask it is rejected by the constrained target, which is evidence like any rejection. So is an EOS where
+  `min_tokens` lets the target emit none.
 
 The evidence of a tree is cut by depth: a depth counts if another token may still follow it and no end of sequence was
 drafted at that depth or above, on any branch, nor a token that may complete a stop string. D_r is the number of depths
@@ -56,6 +57,7 @@ def commit(
     outcome: ConstraintOutcome | None = None,
     depths: Sequence[int] | None = None,
     text: TextEnd | None = None,
+    num_free_tokens: int = 0,
 ) -> Commit:
     """Cut one round's emitted tokens where the request ends and where a grammar says, and count what is evidence.
 
@@ -67,6 +69,7 @@ def commit(
         outcome: of the constraint for the round; None without one.
         depths: of the draft tokens of a tree, 1 for those after the context; None for a chain.
         text: of the output so far, behind which stop strings are looked for; None without any.
+        num_free_tokens: of the round, in whose places the target emits no end of sequence (min_tokens).
 
     Returns:
         The kept tokens, the counts before the cut, why it was cut, and whether the request is finished.
@@ -75,7 +78,7 @@ def commit(
     num_ruled = len(emitted) if outcome is None else outcome.num_kept_tokens
     assert 1 <= num_ruled <= len(emitted)
     kept = tuple(emitted[: min(num_remaining_tokens, num_ruled)])
-    end, reason = _first_end(kept, eos_token_ids, text)
+    end, reason = _first_end(kept, eos_token_ids, text, num_free_tokens)
     if end is not None:
         kept = kept[: end + 1]
     is_ruled = len(kept) == num_ruled
@@ -89,9 +92,10 @@ def commit(
     cut_reason = None
     if len(kept) < len(emitted):
         cut_reason = reason if end is not None else CutReason.grammar if is_ruled else CutReason.length
-    num_evidence, num_positions = _num_evidence(draft_ids, num_remaining_tokens, eos_token_ids, outcome, text), None
+    ends = eos_token_ids, text, num_free_tokens
+    num_evidence, num_positions = _num_evidence(draft_ids, num_remaining_tokens, outcome, *ends), None
     if depths is not None:
-        num_positions = _num_depths(draft_ids, depths, num_remaining_tokens, eos_token_ids, text)
+        num_positions = _num_depths(draft_ids, depths, num_remaining_tokens, *ends)
         num_evidence = sum(depth <= num_positions for depth in depths)
     num_accepted = min(len(emitted) - 1, num_evidence if num_positions is None else num_positions)
     num_cut = len(emitted) - len(kept)
@@ -122,13 +126,14 @@ def is_left_whole(outcome: ConstraintOutcome, num_accepted: int, num_draft_token
 def _num_evidence(
     draft_ids: Sequence[int],
     num_remaining_tokens: int,
-    eos_token_ids: Set[int],
     outcome: ConstraintOutcome | None,
+    eos_token_ids: Set[int],
     text: TextEnd | None,
+    num_free_tokens: int,
 ) -> int:
     """K_r, from what is known before verification."""
     bound = min(len(draft_ids), num_remaining_tokens - 1)
-    drafted_end, _ = _first_end(draft_ids, eos_token_ids, text)
+    drafted_end, _ = _first_end(draft_ids, eos_token_ids, text, num_free_tokens)
     if drafted_end is not None:
         bound = min(bound, drafted_end)
     return bound if outcome is None else min(bound, outcome.num_evidence)
@@ -140,20 +145,25 @@ def _num_depths(
     num_remaining_tokens: int,
     eos_token_ids: Set[int],
     text: TextEnd | None,
+    num_free_tokens: int,
 ) -> int:
     """D_r of a tree, from what is known before verification."""
-    ends = [depth - 1 for token_id, depth in zip(draft_ids, depths, strict=True) if token_id in eos_token_ids]
+    found = zip(draft_ids, depths, strict=True)
+    ends = [depth - 1 for token_id, depth in found if depth > num_free_tokens and token_id in eos_token_ids]
     stop = None if text is None else text.first_depth(draft_ids, depths)
     if stop is not None:
         ends.append(stop - 1)
     return min(max(depths, default=0), num_remaining_tokens - 1, *ends)
 
 
-def _first_end(token_ids: Sequence[int], eos_token_ids: Set[int], text: TextEnd | None) -> tuple[int | None, CutReason]:
+def _first_end(
+    token_ids: Sequence[int], eos_token_ids: Set[int], text: TextEnd | None, num_free_tokens: int
+) -> tuple[int | None, CutReason]:
     """Index of the first token with which a request ends, and by what; an end of sequence goes before a stop string."""
     eos = None
     if not eos_token_ids.isdisjoint(token_ids):
-        eos = next(index for index, token_id in enumerate(token_ids) if token_id in eos_token_ids)
+        places = range(num_free_tokens, len(token_ids))
+        eos = next((index for index in places if token_ids[index] in eos_token_ids), None)
     stop = None if text is None else text.first(token_ids)
     if stop is None or (eos is not None and eos <= stop):
         return eos, CutReason.eos

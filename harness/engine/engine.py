@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -57,7 +58,8 @@ class Engine:
         depth: Depth | None = None,
     ) -> None:
         """core: None takes the sampling core of the target's device. depth: None drafts K tokens in every round."""
-        self.target, self.drafter, self.settings = target, drafter, settings
+        limits = replace(settings.limits, min_tokens=settings.sampling.min_tokens)
+        self.target, self.drafter, self.settings = target, drafter, replace(settings, limits=limits)
         self.core = core if core is not None else core_for(target.device)
         sampling = SlotSampling(settings, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs

@@ -176,11 +176,20 @@ class Sequence:
             share_s: the request's share of the step's seconds.
         """
         self._under_way.popleft()
-        num_remaining = limits.max_new_tokens - (len(self.token_ids) - self.num_prompt_tokens)
+        num_output = len(self.token_ids) - self.num_prompt_tokens
+        num_remaining, own = limits.max_new_tokens - num_output, self.request.sampling
+        num_free = max(0, (limits.min_tokens if own is None else own.min_tokens) - num_output)
         stops = self.request.stops
         text = None if stops is None else stops.behind(self.token_ids, self.num_prompt_tokens)
         result = commit(
-            decided.emitted, decided.draft_ids, num_remaining, limits.eos_token_ids, outcome, decided.depths, text
+            decided.emitted,
+            decided.draft_ids,
+            num_remaining,
+            limits.eos_token_ids,
+            outcome,
+            decided.depths,
+            text,
+            num_free,
         )
         self.token_ids.extend(result.token_ids)
         if decided.logprobs:

@@ -91,6 +91,11 @@ def _check_served_sampling(cell: CellConfig, prompt: Prompt) -> None:
     """Raise ValueError where a prompt's own sampling changes logits as the engine that serves cannot."""
     assert prompt.sampling is not None
     own = prompt.sampling.over(cell.decoding.sampling)
+    if own.min_tokens > cell.decoding.max_new_tokens:
+        raise ValueError(
+            f"prompt {prompt.prompt_id}: sampling.min_tokens: expected at most decoding.max_new_tokens="
+            f"{cell.decoding.max_new_tokens}, found {own.min_tokens}"
+        )
     refused = cell.server.traits.refused_edit(own, not cell.is_baseline)
     if refused is not None:
         raise ValueError(f"prompt {prompt.prompt_id}: sampling: {refused}; server.engine={cell.server.engine.value}")

@@ -21,7 +21,7 @@ from harness.config.sections import check_stop
 from harness.config.workload import History, Layout
 from harness.records.strict_json import parse_json, shown
 from harness.workload.formats.record import Format, Place
-from harness.workload.line_keys import check_known, check_not_refused, is_given, without_nulls
+from harness.workload.line_keys import check_known, check_not_refused, without_nulls
 from harness.workload.prompt import Prompt
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -129,7 +129,7 @@ def prompt_of_record(row: Any, layout: Layout | ImportPath, place: Place, histor
     if isinstance(row, dict) and "sampling" in row:
         sampling = GivenSampling.from_json(row["sampling"])
         prompt = replace(prompt, sampling=sampling if sampling.values else None)
-    if isinstance(row, dict) and is_given(row.get("stop")):
+    if isinstance(row, dict) and row.get("stop") is not None:
         prompt = replace(prompt, stop=_stop_strings(row["stop"]))
     return prompt
 

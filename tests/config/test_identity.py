@@ -93,6 +93,14 @@ def test_layers_of_transformers_are_another_cell_where_there_are_some_of_our_own
     assert cell_id(served[0]) == cell_id(served[1])
 
 
+def test_layers_that_are_not_compiled_are_no_other_cell():
+    """Would catch a cell that is planned under one id and recorded under another, as what ran is filled in."""
+    planned = cell("drafter.kind=none")
+    found = {given: replace(planned, backend=replace(planned.local, compile=given)) for given in (None, False, True)}
+    ids = {given: cell_id(each) for given, each in found.items()}
+    assert ids[None] == ids[False] != ids[True]
+
+
 @pytest.mark.parametrize("changed", ["presence_penalty=0.5", "min_tokens=4", "logit_bias=5:-2"])
 def test_what_changes_logits_is_part_of_a_cell(changed):
     """Would catch a record of other logits that stands for the cell; ids without any are in the table above."""

@@ -105,3 +105,13 @@ def test_evidence_of_a_tree_is_what_lies_at_depths_that_count(
     assert (result.num_draft_tokens, result.num_accepted_tokens) == (num_draft, num_accepted)
     assert result.num_draft_positions == num_positions
     assert result.token_ids == tuple(emitted[: min(num_remaining, len(emitted))])
+
+
+def test_an_end_of_sequence_that_cannot_be_emitted_is_evidence():
+    """Would catch rates that are too high under min_tokens: drafted there, an EOS is rejected for certain, and would
+    never have cut anything."""
+    chain = {free: commit([7, 8], [7, EOS, 9], 100, {EOS}, num_free_tokens=free) for free in (0, 1, 2, 9)}
+    assert {free: found.num_draft_tokens for free, found in chain.items()} == {0: 1, 1: 1, 2: 3, 9: 3}
+    assert all(found.token_ids == (7, 8) and found.num_accepted_tokens == 1 for found in chain.values())
+    tree = commit([7], [EOS, 9, EOS], 50, {EOS}, depths=[1, 1, 2], num_free_tokens=1)
+    assert (tree.num_draft_positions, tree.num_draft_tokens) == (1, 2)

@@ -150,6 +150,21 @@ def test_raw_logprobs_are_of_the_target_and_processed_ones_of_the_edited_rows(is
     torch.testing.assert_close(torch.tensor(record.logprobs.token), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["the engine's", "the request's own"])
+def test_drafts_of_an_end_that_is_held_back_are_evidence(own):
+    """Would catch rounds whose rejections are left out, so that acceptance under min_tokens reads too high."""
+    held = SamplingSettings(0.0, min_tokens=64)
+    given = {"capacity": 64, "max_new_tokens": NUM_NEW, "eos_token_ids": frozenset(range(0, VOCAB_SIZE, 2))}
+    sampling = SamplingSettings(0.0) if own else held
+    drafting = tiny_engine("draft_model", num_slots=3, num_fixed_tokens=VOCAB_SIZE, sampling=sampling, **given)
+    asked = [replace(each, sampling=held if own else None) for each in requests()]
+    found = drafting.run(asked, lambda answer: None).requests
+    # the last ones meet the length limit
+    rounds = [item for record in found for item in record.rounds[:-3]]
+    assert any(item.num_proposed_tokens for item in rounds)
+    assert all(item.num_draft_tokens == item.num_proposed_tokens for item in rounds)
+
+
 def test_an_answer_ends_behind_the_least_number_of_tokens():
     """Would catch an end that is cut away where it may not come yet, or one that never comes."""
     (record,) = engine("eagle3", sampling=SETTINGS["min_tokens"]).run(requests()[5:6], lambda answer: None).requests

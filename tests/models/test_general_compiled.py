@@ -13,13 +13,16 @@ import torch
 from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 
+from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
 from harness.config.backend import Local
 from harness.config.models import Layers, TargetConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.ngram_run import NgramDrafter
-from harness.models.general.compiled import LayerView
+from harness.models.general.compiled import CompiledLayers, LayerView
 from harness.models.general.target import GeneralTarget
+from harness.runner.plan.compose import compose_plan
+from harness.workload.conversations import conversations, load_prompts
 from tests.support.any_models import VOCAB_SIZE, tiny_model
 from tests.support.tiny_engines import engine_over, requests_of
 
@@ -94,3 +97,29 @@ def test_layers_of_our_own_are_refused_before_anything_is_loaded():
 def test_steps_of_any_size_are_not_compiled():
     with pytest.raises(ValueError, match=r"backend.compile: expected false, or null, with backend.graphs=false"):
         Local(compile=True, graphs=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_compiled", "words"),
+    [
+        ("drafter=self_speculation drafter.skip_layers=[1]", True, ()),
+        ("drafter=eagle3 verification=recursive drafting.tree=2-1", False, ("layers are not compiled",)),
+        ("drafter=eagle3", True, ()),
+    ],
+)
+def test_what_ran_compiled_is_what_the_record_says(settings, is_compiled, words, monkeypatch):
+    """Would catch drafts of the target's own layers through what its steps compiled, and trees beside a compiled
+    baseline without a word."""
+    num_compiled = []
+    running = CompiledLayers.running
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(CompiledLayers, "running", lambda *given: num_compiled.append(1) or running(*given))
+    given = "target.layers=transformers backend.graphs=true backend.compile=true backend.device=cpu"
+    sizes = "workload.num_prompts=2 workload.num_turns=1 decoding.max_new_tokens=6 decoding.temperature=0"
+    *_, cell = compose_plan(f"{given} {sizes} {settings}".split()).cells
+    backend = LocalBackend(cell, ModelStore())
+    played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
+    assert backend.generate(played).requests
+    facts = backend.facts()
+    assert facts.backend.compile is is_compiled is bool(num_compiled)
+    assert all(any(word in note for note in facts.fallbacks) for word in words)

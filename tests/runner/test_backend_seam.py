@@ -15,6 +15,7 @@ from harness.backends.backend import backend_class
 from harness.config.backend import backend_of
 from harness.config.cell import CellConfig, DecodingConfig, MeasurementConfig, WorkloadConfig
 from harness.config.drafter import DrafterKind, drafter_of
+from harness.config.guarantee import guarantee
 from harness.config.schema import SettingsError
 from harness.config.view import plain_values
 from harness.records.counts import Knowledge, added
@@ -25,6 +26,7 @@ from harness.report.write import write_results
 from harness.runner.plan.compose import compose_plan
 from harness.runner.run_cells import run_cells
 from kernels.contract import VerificationMethod
+from kernels.methods import Guarantee
 from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
 from tests.support.fake_servers import NUM_STEPS, FakeServer
@@ -166,3 +168,17 @@ def test_knowledge_that_is_claimed_is_there(tmp_path):
     for knowledge in (Knowledge.rounds, Knowledge.requests, Knowledge.blocks):
         with pytest.raises(ValueError, match=f"knowledge = {knowledge.value}"):
             replace(record, knowledge=knowledge)
+
+
+def test_penalties_that_do_not_follow_the_drafts_are_no_lossless_verification():
+    """Would catch a server's other law under the name of the target's; SGLang's source gives every position of a draft
+    the penalties of the round's start."""
+    given = ["backend=server", "server.url=http://host:1", "drafter=eagle3", "drafter.path=x", "target.path=x"]
+    given += ["verification=probabilistic", "measurement.baseline=false"]
+    found = {}
+    for engine in ("sglang", "vllm"):
+        for penalty in (0, 1):
+            (cell,) = compose_plan([*given, f"server={engine}", f"decoding.presence_penalty={penalty}"]).cells
+            found[engine, penalty] = guarantee(cell)
+    biased = {key for key, promise in found.items() if promise is Guarantee.biased}
+    assert biased == {("sglang", 1)}

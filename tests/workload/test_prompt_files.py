@@ -194,7 +194,8 @@ def test_a_line_may_have_stop_strings_of_its_own(tmp_path: Path):
     lines = [{"prompt": "a", "stop": []}, {"prompt": "b", "stop": "\n"}, {"prompt": "c", "stop": ["x", "\n"]}]
     path = write_lines(tmp_path / "own.jsonl", *lines)
     found = read_prompts(path)
-    assert [item.stop for item in found] == [None, ("\n",), ("x", "\n")]
+    # an empty list takes the place of decoding.stop
+    assert [item.stop for item in found] == [(), ("\n",), ("x", "\n")]
     assert fingerprint([found[2]]) != fingerprint([replace(found[2], stop=("x",))])
     for value, message in (([1], r"a text or a list of texts, found \[1\]"), (["a", "a"], "each string once")):
         write_lines(path, {"prompt": "a", "stop": value})
@@ -210,6 +211,16 @@ def test_biases_of_a_line_are_an_object_as_others_write_it(tmp_path: Path):
     assert prompt.sampling is not None
     own = prompt.sampling.over(SamplingSettings(min_tokens=3))
     assert own.biases == {11: -100.0, 5: 2.5} and own.edits.keys() == {"presence_penalty", "min_tokens", "logit_bias"}
+    ways = {"11": -100.0, "5": 2.5}, {"5": 2.5, "11": -100}, {"5": 2.5, "11": -100.0}
+    write_lines(path, *({"prompt": "a", "sampling": {"presence_penalty": 1, "logit_bias": way}} for way in ways))
+    assert {item.sampling for item in read_prompts(path)} == {prompt.sampling}
+    write_lines(path, {"prompt": "a", "sampling": {"logit_bias": {}}})
+    (none,) = read_prompts(path)
+    assert none.sampling.over(SamplingSettings(logit_bias="5:1")).edits == {}
+    for wrong in ({"5": "3/6:4"}, {"5_0": 1}, {" 5": 1}, {"5": True}):
+        write_lines(path, {"prompt": "a", "sampling": {"logit_bias": wrong}})
+        with pytest.raises(ValueError, match=r"sampling\.logit_bias: expected an object of token ids and biases"):
+            read_prompts(path)
 
 
 def test_sampling_is_read_in_every_layout(tmp_path: Path):

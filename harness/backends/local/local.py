@@ -201,7 +201,7 @@ class LocalBackend:
                 dtype=str(target.dtype).removeprefix("torch."),
                 fused=target.is_fused,
                 graphs=engine.uses_graphs,
-                compile=target.is_compiled,
+                compile=target.is_compiled and not self.cell.drafts_tree,
             ),
             models=self.weights(),
             sizes={
@@ -238,6 +238,11 @@ class LocalBackend:
             notes += [text for name, text in ON_A_CPU.items() if asked[name]]
         if self.engine_of_cell.is_off_kernels:
             notes.append(f"verification.method={self.cell.verification.method.value}: reference core, no CUDA graphs")
+        if self.cell.drafts_tree and self.target.is_compiled:
+            notes.append(
+                f"drafting.tree={self.cell.drafting.tree}: layers are not compiled, which they are for chains and the "
+                "baseline (backend.compile)"
+            )
         if self.cell.drafts_tree and self.target.device.type == "cuda":
             is_slower = {
                 "no CUDA graphs": not self.engine_of_cell.uses_graphs,

@@ -60,6 +60,8 @@ class _PassingTarget(GeneralTarget):
         self.__dict__.update(target.__dict__)
         self.network, self.num_layers = network, target.num_layers - len(network.skipped)
         self.assumptions = ()
+        # its layers are the target's own, some of which it passes over; those of the target's steps alone are compiled
+        self._compiled = self._compile_failure = None
 
     @property
     def cost(self) -> ModelCost:

@@ -25,6 +25,7 @@ class Sglang(ServerConfig):
             VerificationMethod.block: SAMPLED,
         },
         edits=ALL_EDITS,
+        edits_by_round=True,
     )
 
     def adapter(self, cell: CellConfig, drafter: str) -> Adapter:
