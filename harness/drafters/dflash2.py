@@ -6,28 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterTraits
-from harness.drafters.head import LayeredHeadConfig
+from harness.drafters.head import BlockHeadConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.drafters.protocol import Drafter
-    from harness.drafters.registry import DrafterSetup
     from harness.models.head import Head
     from harness.models.target import TargetModel
 
 
 @dataclass(frozen=True)
-class DFlash2(LayeredHeadConfig):
+class DFlash2(BlockHeadConfig):
     traits = DrafterTraits(has_model=True, in_zoo=False)
-
-    def build(self, setup: DrafterSetup) -> Drafter:
-        from harness.drafters.block import BlockDrafter
-        from harness.models.dflash2 import DFlash2Head
-
-        head = setup.head
-        assert isinstance(head, DFlash2Head)
-        return BlockDrafter(head, setup.draft_sampling, setup.shape, setup.caching)
 
     def load(self, folder: Path, target: TargetModel) -> Head:
         from harness.drafters.registry import accepted_of

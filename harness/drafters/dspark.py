@@ -6,36 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterTraits
-from harness.config.models import Anchor, HeadChoices
-from harness.drafters.head import LayeredHeadConfig
+from harness.drafters.head import AnchoredHeadConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.drafters.protocol import Drafter
-    from harness.drafters.registry import DrafterSetup
     from harness.models.head import Head
     from harness.models.target import TargetModel
 
 
 @dataclass(frozen=True)
-class DSpark(LayeredHeadConfig):
-    anchor: Anchor | None = None
-    """What the first place of a block predicts: mask is nothing, first is the first draft token; null: what its file
-    says."""
+class DSpark(AnchoredHeadConfig):
     traits = DrafterTraits(has_model=True, in_zoo=False)
-
-    @property
-    def head_choices(self) -> HeadChoices:
-        return HeadChoices(self.aux_layers, self.anchor)
-
-    def build(self, setup: DrafterSetup) -> Drafter:
-        from harness.drafters.block import BlockDrafter
-        from harness.models.dspark import DSparkHead
-
-        head = setup.head
-        assert isinstance(head, DSparkHead)
-        return BlockDrafter(head, setup.draft_sampling, setup.shape, setup.caching)
 
     def load(self, folder: Path, target: TargetModel) -> Head:
         from harness.drafters.registry import accepted_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import NetworkConfig
-from harness.config.models import HeadChoices, require
+from harness.config.models import Anchor, HeadChoices, require
 
 if TYPE_CHECKING:
     from harness.drafters.protocol import Drafter
@@ -43,3 +43,28 @@ class LayeredHeadConfig(HeadConfig):
     @property
     def head_choices(self) -> HeadChoices:
         return HeadChoices(self.aux_layers)
+
+
+@dataclass(frozen=True)
+class BlockHeadConfig(LayeredHeadConfig):
+    """Of a head that fills a block of draft tokens in one forward."""
+
+    def build(self, setup: DrafterSetup) -> Drafter:
+        from harness.drafters.block import BlockDrafter
+        from harness.models.dflash import DFlashHead
+
+        assert isinstance(setup.head, DFlashHead)
+        return BlockDrafter(setup.head, setup.draft_sampling, setup.shape, setup.caching)
+
+
+@dataclass(frozen=True)
+class AnchoredHeadConfig(BlockHeadConfig):
+    """Of one whose file may leave open what the first place of a block predicts."""
+
+    anchor: Anchor | None = None
+    """What the first place of a block predicts: mask is nothing, first is the first draft token; null: what its file
+    says."""
+
+    @property
+    def head_choices(self) -> HeadChoices:
+        return HeadChoices(self.aux_layers, self.anchor)

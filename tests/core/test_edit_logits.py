@@ -147,7 +147,7 @@ def test_rows_are_edited_as_at_their_position(parents: list[int] | None, dtype: 
 
 
 def test_settings_that_are_off_leave_rows_bit_by_bit():
-    """Would catch a pass over rows that nobody asked for, and a text that is read where no penalty needs it."""
+    """Would catch rows that are edited for requests without edits, and texts that are read where no penalty is set."""
     talk, off = Talk(5, torch.bfloat16, None), settings()
     ones, zeros = torch.ones(NUM_SLOTS, device=DEVICE), torch.zeros(NUM_SLOTS, device=DEVICE)
     off = replace(

@@ -135,7 +135,7 @@ def test_a_job_that_is_ended_by_its_cluster_can_be_queued_again(monkeypatch, tmp
 
 
 def test_a_report_that_breaks_says_that_the_cells_are_kept(monkeypatch, tmp_path, capsys):
-    """Would catch a traceback alone, after which nobody knows whether a night of measuring is lost."""
+    """Would catch a traceback that does not say whether the measured cells were kept."""
 
     def write_report(*arguments, **options):
         raise RuntimeError("a fault of a table")

@@ -120,7 +120,7 @@ def test_what_is_no_tracker_is_refused_with_the_settings(name, words):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("IS_AWAY", "IS_AWAY: nobody is there (tests/support/own_trackers.py, line"),
+        ("IS_AWAY", "IS_AWAY: the tracking server does not answer (tests/support/own_trackers.py, line"),
         ("NEEDS_A_PACKAGE", "package_that_is_nowhere (for output.tracking="),
     ],
 )

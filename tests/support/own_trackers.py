@@ -15,7 +15,7 @@ def _in_a_file(cells, folder):
 
 
 def _is_away():
-    raise OSError("nobody is there")
+    raise OSError("the tracking server does not answer")
 
 
 IN_A_FILE = Tracker(_in_a_file, check=lambda: asked.append("before the run"))
