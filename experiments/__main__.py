@@ -29,6 +29,7 @@ COMMANDS = {
     "bench-reasoning": "bench_reasoning",
     "profile": "profile_round",
     "compile-check": "compile_check",
+    "convert": "convert",
 }
 """Name -> module of experiments/; the first line of its docstring says what the command does."""
 ALIASES = {"again": "reproduce"}

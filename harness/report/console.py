@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
 from harness.analysis.cell import CellResult
 from harness.analysis.results import Results
 from harness.report.cell_names import DISTURBED_NOTE, TREE_NOTES, label_notes
+from harness.report.document import Document
 from harness.report.first_screen import TITLE, FirstScreen
 from harness.report.loop_notes import LOOPS_NOTE
 from harness.report.sections import references
@@ -92,9 +94,23 @@ def print_table(table: Table) -> None:
     _print_table(_console(None), table)
 
 
+def print_document(document: Document, stream: IO[str] | None = None) -> None:
+    """Print a document: its sections with their tables and lists, without its pictures."""
+    console = _console(stream)
+    for section in document.all_sections:
+        console.print()
+        console.print(section.title, style="bold cyan", markup=False)
+        _print_lines(console, section.paragraphs, "")
+        for table in section.tables:
+            _print_table(console, table if section.has_heading(table) else replace(table, title=""))
+        _print_lines(console, section.items, "dim", indent="  ")
+        _print_lines(console, section.below, "dim", indent="  ")
+
+
 def _print_table(console: Console, table: Table) -> None:
     console.print()
-    console.print(table.title, style="bold", markup=False)
+    if table.title:
+        console.print(table.title, style="bold", markup=False)
     for line in text_lines(table, console.width):
         # a single column that is too wide, as a long name, is cut by the terminal
         console.print(line, markup=False, highlight=False, no_wrap=True, crop=False, overflow="ignore")

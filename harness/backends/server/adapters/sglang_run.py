@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from harness.backends.backend import RefusedArm
@@ -63,15 +63,7 @@ class SglangAdapter(Adapter):
         found = reply.parts.get("sglext", {}).get("spec_tokens_details")
         if not found:
             return None
-        try:
-            steps, drafted = found["spec_verify_ct"], found["spec_num_proposed_drafts"]
-            accepted = found["spec_num_correct_drafts"]
-        except KeyError as error:
-            raise MalformedAnswer(f"spec_tokens_details lacks {error}") from error
-        histogram = found.get("spec_correct_drafts_histogram")
-        by_position = None if not histogram else tuple(sum(histogram[i:]) for i in range(1, len(histogram)))
-        of_depth = positions_of_constant_depth(steps, drafted, self.num_tokens)
-        return DraftCounts(steps, drafted, accepted, of_depth, by_position)
+        return drafts_told(found, self.num_tokens)
 
     def refuse(self, evidence: Evidence) -> None:
         info = evidence.info
@@ -111,3 +103,23 @@ class SglangAdapter(Adapter):
         if "speculative_num_steps" in evidence.info:
             return ()
         return ("the server does not tell its settings: that it verifies by the method of this cell is not confirmed",)
+
+
+def drafts_told(found: Mapping[str, Any], depth: int) -> DraftCounts:
+    """The drafts of an answer by its spec_tokens_details, or by meta_info of the native endpoint.
+
+    Args:
+        found: that object.
+        depth: K.
+
+    Raises:
+        MalformedAnswer: it lacks a field.
+    """
+    try:
+        steps, drafted = found["spec_verify_ct"], found["spec_num_proposed_drafts"]
+        accepted = found["spec_num_correct_drafts"]
+    except KeyError as error:
+        raise MalformedAnswer(f"spec_tokens_details lacks {error}") from error
+    histogram = found.get("spec_correct_drafts_histogram")
+    by_position = None if not histogram else tuple(sum(histogram[i:]) for i in range(1, len(histogram)))
+    return DraftCounts(steps, drafted, accepted, positions_of_constant_depth(steps, drafted, depth), by_position)

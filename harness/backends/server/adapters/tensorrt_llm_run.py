@@ -43,7 +43,12 @@ class TensorrtLlmAdapter(Adapter):
         return {**self.sampling_fields(sampling, no_top_k=0), "seed": seed % 2**31}
 
     def counts(self, added: Counters) -> DraftCounts | None:
-        drafted, accepted = added.by_position(DRAFTED), added.by_position(ACCEPTED)
-        if not drafted:
-            return None
-        return DraftCounts(drafted[0], sum(drafted), sum(accepted), drafted, accepted)
+        return counts_told(added)
+
+
+def counts_told(added: Counters) -> DraftCounts | None:
+    """The drafts of completed requests by the counters of a server; None where it has none."""
+    drafted, accepted = added.by_position(DRAFTED), added.by_position(ACCEPTED)
+    if not drafted:
+        return None
+    return DraftCounts(drafted[0], sum(drafted), sum(accepted), drafted, accepted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -125,26 +125,7 @@ class VllmAdapter(Adapter):
         depth = found.get("num_spec_tokens")
         if depth is not None and depth != self.num_tokens:
             raise RefusedArm(f"expected K = {self.num_tokens}, found num_spec_tokens = {depth} in the server's answer")
-        try:
-            if found["num_spec_steps"] == 0:
-                # no step, so no list of steps, in whatever detail
-                return Steps()
-            if found.get("per_step_accepted") is not None:
-                return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
-            return self._summary(found)
-        except KeyError as error:
-            raise MalformedAnswer(f"metrics.speculative_decoding lacks {error}") from error
-
-    def _summary(self, found: Any) -> DraftCounts:
-        histogram = found["acceptance_histogram"]
-        steps, drafted = found["num_spec_steps"], found["num_draft_tokens"]
-        return DraftCounts(
-            steps,
-            drafted,
-            found["num_accepted_draft_tokens"],
-            positions_of_constant_depth(steps, drafted, self.num_tokens),
-            tuple(sum(histogram[position:]) for position in range(1, len(histogram))),
-        )
+        return drafts_told(found, self.num_tokens)
 
     def chunk_steps(self, answered: Sequence[Answered], counts: DraftCounts) -> ChunkSteps | None:
         # sends a chunk a step, but merges steps where its front end falls behind
@@ -209,3 +190,32 @@ class VllmAdapter(Adapter):
             (OTHER_BOUNDARY, is_other),
         )
         return tuple(note for note, holds in found if holds)
+
+
+def drafts_told(found: Mapping[str, Any], depth: int) -> Steps | DraftCounts:
+    """The drafts of an answer by its metrics.speculative_decoding: every step, or counts where it has no more detail.
+
+    Args:
+        found: that object.
+        depth: K.
+
+    Raises:
+        MalformedAnswer: it lacks a field.
+    """
+    try:
+        if found["num_spec_steps"] == 0:
+            # no step, so no list of steps, in whatever detail
+            return Steps()
+        if found.get("per_step_accepted") is not None:
+            return Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
+        histogram = found["acceptance_histogram"]
+        steps, drafted = found["num_spec_steps"], found["num_draft_tokens"]
+        return DraftCounts(
+            steps,
+            drafted,
+            found["num_accepted_draft_tokens"],
+            positions_of_constant_depth(steps, drafted, depth),
+            tuple(sum(histogram[position:]) for position in range(1, len(histogram))),
+        )
+    except KeyError as error:
+        raise MalformedAnswer(f"metrics.speculative_decoding lacks {error}") from error

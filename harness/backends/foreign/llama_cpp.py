@@ -1,0 +1,190 @@
+"""llama.cpp's server: log lines, pages of counters, and `timings` of answers.
+
+Names and definitions: tools/server/server-context.cpp and server-task.cpp of the repository at September 2026; older
+forms of the log line as in pull request 24536 and before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, sums_of_steps
+from harness.backends.foreign.content import Content
+from harness.backends.foreign.counter_page import WARM_UP, has_counter, reading_of_steps
+from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
+from harness.backends.foreign.printed import Line, drafts_of, lengths_of, position_sums
+
+COUNTER = "llamacpp:spec_decode_num_{}_total"
+_LINE = re.compile(
+    r"draft acceptance(?: rate)? = (?P<rate>[\d.]+) \(\s*(?P<accepted>\d+) accepted /\s*(?P<drafted>\d+) generated\)"
+    r"(?:, mean (?:acceptance length|len) =\s*(?P<length>[\d.]+))?"
+    r"(?:, acceptance rate per position = \((?P<rates>[^)]*)\))?"
+)
+_RATES = re.compile(r"acc per pos = \((?P<rates>[^)]*)\)")
+UNLIMITED = 2**40
+FULL_TIMINGS = (
+    "`timings` count no rounds: a stream of a request with timings_per_token tells each, and the server's log its mean "
+    "acceptance length"
+)
+VARYING = "drafts are as long as the drafter is sure, and shorter near the limit of an answer"
+LAST_STEP = "a draft is no longer than the limit of an answer leaves room for; what an end of sequence cuts counts"
+
+
+class LlamaCppLog(ForeignFormat):
+    """The lines at the end of each request."""
+
+    title = "log lines of llama.cpp's server, `draft acceptance = ...`"
+    source = "llama.cpp tools/server/server-context.cpp, 2026-09, and the forms before"
+    definitions = Definitions(
+        mean="micro within a request, a line each; both averages follow",
+        bonus="the mean length counts the bonus or recovered token, the ratio does not; as ours",
+        denominators=f"ratio per draft token; by position per draft, whatever its length: {VARYING}",
+        last_step=LAST_STEP,
+        warm_up="every request whose line is in the file",
+    )
+
+    def recognises(self, content: Content) -> bool:
+        return not content.values and _LINE.search(content.text) is not None
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        lines = list(_lines(content.text))
+        prompts = tuple(str(place) for place in range(len(lines)))
+        sums = {
+            "num_draft_tokens": Given(tuple(float(line.drafted) for line in lines)),
+            "num_accepted_tokens": Given(tuple(float(line.accepted) for line in lines)),
+        }
+        if not all(line.length for line in lines):
+            missing = dict.fromkeys(("num_drafts", ACCEPTED), "these lines, of an older version, print no mean length")
+            return (Reading(sums, missing=missing, prompts=prompts, depth=asked.depth),)
+        drafts = [drafts_of(line, asked.depth) for line in lines]
+        told = (
+            Told(
+                "mean acceptance length, mean of lines",
+                (sum(float(line.length or 0) for line in lines) / len(lines),),
+                "each line is a request: the macro average",
+            ),
+        )
+        if all(item.is_known for item in drafts):
+            how = joined(*(item.how for item in drafts))
+            sums["num_drafts"] = Given(tuple(float(item.low) for item in drafts), how)
+            sums |= position_sums(lines, drafts)
+            return (Reading(sums, prompts=prompts, depth=asked.depth, told=told),)
+        reason = "several numbers of drafts fit the figures that the log prints rounded"
+        macro = Given(told[0].values, "mean of the lengths that the lines print with two decimals")
+        metrics = {"mean_acceptance_length": lengths_of(lines, drafts), "mean_acceptance_length_macro": macro}
+        missing = dict.fromkeys(("num_drafts", ACCEPTED), reason)
+        return (Reading(sums, metrics, missing, prompts, asked.depth, told),)
+
+
+def _lines(text: str) -> Iterator[Line]:
+    """Each request's figures; those by position may stand on a line of their own behind."""
+    found = list(_LINE.finditer(text))
+    for place, item in enumerate(found):
+        rates = item["rates"]
+        if rates is None:
+            end = found[place + 1].start() if place + 1 < len(found) else len(text)
+            behind = _RATES.search(text, item.end(), end)
+            rates = behind["rates"] if behind else ""
+        yield Line(
+            int(item["accepted"]), int(item["drafted"]), item["length"], tuple(re.findall(r"[\d.]+", rates or ""))
+        )
+
+
+class LlamaCppMetrics(ForeignFormat):
+    """Pages of /metrics."""
+
+    title = "pages of llama.cpp's /metrics (--metrics), one, or two with --before"
+    source = "llama.cpp tools/server/server-task.cpp, 2026-09"
+    seen = "llama.cpp build b1-7e4c0a9"
+    has_snapshots = True
+    definitions = Definitions(
+        mean="micro: over all rounds with drafts",
+        bonus="no counter counts a bonus or recovered token",
+        denominators=f"accepted tokens by position, but drafts in all, and {VARYING}: no rate by position without K",
+        last_step=LAST_STEP,
+        warm_up=WARM_UP,
+    )
+
+    def recognises(self, content: Content) -> bool:
+        return has_counter(content, COUNTER.format("drafts"))
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        return reading_of_steps(content, asked, COUNTER, asked.depth)
+
+
+class LlamaCppAnswers(ForeignFormat):
+    """Answers with timings."""
+
+    title = "answers of llama.cpp's server with `timings`: JSON, JSON lines, or streams (timings_per_token)"
+    source = "llama.cpp tools/server/server-task.cpp, 2026-09"
+    seen = "llama.cpp build b1-7e4c0a9"
+    definitions = Definitions(
+        mean="micro by its counts",
+        bonus="draft_n and draft_n_accepted count no bonus or recovered token",
+        denominators="per draft token; whole answers count no rounds, so there is no length; streams show every step",
+        last_step=LAST_STEP,
+        warm_up="the requests whose answers are in the file",
+    )
+
+    def recognises(self, content: Content) -> bool:
+        return any("draft_n" in timings for timings in map(_timings, content.objects))
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        from harness.backends.server.reply import RequestFailed, drafts_so_far
+        from harness.backends.server.step_boundaries import steps_between
+
+        timings = [item for item in map(_timings, content.objects) if "predicted_n" in item]
+        requests = list(_requests(timings)) if content.is_stream else [[item] for item in timings]
+        prompts = tuple(str(place) for place in range(len(requests)))
+        if content.is_stream:
+            try:
+                counted = [[(int(item["predicted_n"]), *(drafts_so_far(item) or (0, 0))) for item in each]
+                           for each in requests]  # fmt: skip
+                steps = [steps_between(each, asked.depth, UNLIMITED) for each in counted]
+            except RequestFailed as error:
+                raise ValueError(str(error)) from error
+            if all(item is not None for item in steps):
+                pairs = [tuple(zip(item.drafted, item.accepted, strict=True)) for item in steps if item is not None]
+                return (Reading(sums_of_steps(pairs), prompts=prompts, depth=asked.depth),)
+        last = [each[-1] for each in requests]
+        sums = {
+            "num_draft_tokens": Given(tuple(float(item.get("draft_n") or 0) for item in last)),
+            "num_accepted_tokens": Given(tuple(float(item.get("draft_n_accepted") or 0) for item in last)),
+        }
+        missing = dict.fromkeys(("num_drafts", ACCEPTED), FULL_TIMINGS)
+        rounds = [_rounds(item, asked.depth) for item in last]
+        if None not in rounds:
+            how = (
+                "drafts = draft tokens / K, which is also the most that the output has room for (output tokens - 1 - "
+                "accepted)"
+            )
+            sums["num_drafts"] = Given(tuple(float(number or 0) for number in rounds), how)
+        return (Reading(sums, missing=missing, prompts=prompts, depth=asked.depth),)
+
+
+def _timings(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = item.get("timings")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _requests(timings: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The events of each request: its tokens are counted from one on."""
+    found: list[Mapping[str, Any]] = []
+    for item in timings:
+        if found and item["predicted_n"] < found[-1]["predicted_n"]:
+            yield found
+            found = []
+        found.append(item)
+    if found:
+        yield found
+
+
+def _rounds(timings: Mapping[str, Any], depth: int | None) -> int | None:
+    """Drafts of a request, where the fewest that its draft tokens need are the most that its output has room for."""
+    drafted, accepted = int(timings.get("draft_n") or 0), int(timings.get("draft_n_accepted") or 0)
+    if depth is None:
+        return 0 if not drafted else None
+    least, most = -(-drafted // depth), int(timings["predicted_n"]) - 1 - accepted
+    return least if least == most and drafted == least * depth else None
