@@ -39,7 +39,7 @@ from harness.records.acceptance_terms import RoundTerms
 from harness.records.counts import Knowledge
 
 _OF_DEPTH = ("num_speculative_tokens", "depth", "step_times", "min_confidence")
-DEPTH_SETTINGS = tuple(f"drafting.{name}" for name in _OF_DEPTH)
+DEPTH_SETTINGS = (*(f"drafting.{name}" for name in _OF_DEPTH), "drafter.confidence")
 """In which the cells of a family may differ."""
 MIN_STEPS = 5
 """Of sizes between two powers of two and a depth, for a time of their own, at their mean size; between such sizes times

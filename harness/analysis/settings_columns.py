@@ -14,7 +14,7 @@ from harness.config.drafter import DRAFTER, drafter_traits
 from harness.config.drafting import DraftingConfig, SiblingsChoice, siblings_of
 from harness.config.guarantee import rounding_labels, weights_label
 from harness.config.identity import key_without
-from harness.config.models import Weights
+from harness.config.models import Confidence, Weights
 from harness.config.recorded import check_recorded
 from harness.config.tree import is_chain
 from harness.config.usage import used_settings
@@ -120,13 +120,21 @@ def _draft_cache(record: CellRecord) -> dict[str, str]:
     }
 
 
+_CONFIDENCES = {
+    Confidence.row.value: "confidence",
+    Confidence.head.value: "predicted confidence",
+    Confidence.survival.value: "predicted survival",
+}
+
+
 def _depth(record: CellRecord) -> str:
     """What decides about drafts beside K; records whose rounds all draft K tokens need not name it."""
     view = SettingsView.of_record(record.config)
     if view.value("drafter.kind") == "none" or view.drafts_tree or view.is_served:
         return ""
     by_step, least = view.value("drafting.depth"), view.value("drafting.min_confidence") if view.has_network else 0
-    return ", ".join([*([by_step] if by_step else []), *([f"confidence {least:g}"] if least else [])])
+    name = _CONFIDENCES[view.value("drafter.confidence") or Confidence.row.value]
+    return ", ".join([*([by_step] if by_step else []), *([f"{name} {least:g}"] if least else [])])
 
 
 def _tree(record: CellRecord) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.config.cell import CellConfig
-from harness.config.models import Layers
+from harness.config.models import Confidence, Layers
 from harness.config.sampling import EDITS
 from harness.config.sections import GOODPUT_LIMITS, DecodingConfig
 from harness.config.usage import normal_form, without_settings
@@ -77,6 +77,9 @@ def determinants(
     if drafter.get("vocabulary") == "same":
         # as those that were measured before there was another one
         del drafter["vocabulary"]
+    if drafter.get("confidence") == Confidence.row.value:
+        # the same
+        del drafter["confidence"]
     unset = plain_values(DecodingConfig())
     decoding = {
         name: value

@@ -66,12 +66,24 @@ class Anchor(Enum):
     """The first draft token: n places give n of them."""
 
 
+class Confidence(Enum):
+    """What says how sure a draft row is; it follows from the tokens before the draft token alone."""
+
+    row = "row"
+    """Its largest probability at temperature 1."""
+    head = "head"
+    """What the confidence head of the drafter predicts: that a draft token is accepted if those before it are."""
+    survival = "survival"
+    """The product of these predictions up to the row: that all drafts up to there are accepted."""
+
+
 class HeadChoices(NamedTuple):
     """What the user says of a head's file, in place of what the file says."""
 
     aux_layers: tuple[int, ...] = ()
     """Layers of the target whose entering states it reads; () for those of the file."""
     anchor: Anchor | None = None
+    confidence: Confidence = Confidence.row
 
 
 AS_FILED = HeadChoices()

@@ -59,6 +59,11 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     (OF_CHAINS, lambda view: not view.is_served, "with backend=local; what serves drafts as deep in each round"),
     (("drafting.min_confidence",), lambda view: view.has_network, _WITH_A_MODEL),
     (
+        ("drafter.confidence",),
+        lambda view: (view.value("drafting.min_confidence") or 0) > 0,
+        "with drafting.min_confidence above 0, which is compared with it",
+    ),
+    (
         ("drafting.depth",),
         lambda view: view.has_network or view.value("drafting.min_confidence") == 0,
         f"{_WITH_A_MODEL}, where it is a confidence",
@@ -125,7 +130,7 @@ USED_ONLY_WITH: tuple[tuple[tuple[str, ...], Callable[[SettingsView], bool], str
     ),
     (("server",), lambda view: view.is_served, "with backend=server"),
     (
-        ("drafter.aux_layers", "drafter.anchor"),
+        ("drafter.aux_layers", "drafter.anchor", "drafter.confidence"),
         lambda view: not view.is_served,
         "with backend=local; what serves reads the files of a head itself",
     ),

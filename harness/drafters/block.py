@@ -72,11 +72,14 @@ class BlockDrafter(NetworkDrafter):
         tree = TreePlaces(starts, places, places.new_ones(len(places), len(places), dtype=torch.bool))
         view = self._cache.view(batch.rows, tree.absolute, batch.length + num_masks, tree)
         hidden = self.head.fill_block(torch.cat((last, masks), dim=1), tree.absolute, view)
-        rows, token_ids = self.head.rows(hidden[:, -num_tokens:].contiguous()), last.squeeze(1)
+        places = hidden[:, -num_tokens:].contiguous()
+        rows, token_ids = self.head.rows(places), last.squeeze(1)
+        predicted = self.head.confidence(places) if self._logits.ends_early else None
         drafted = []
         for step in range(num_tokens):
             logits = rows.row(step, token_ids, self._logits.place(batch, step))
-            token_ids = self._logits.draw(logits, batch, step)
+            sure = None if predicted is None else predicted.at(step, token_ids)
+            token_ids = self._logits.draw(logits, batch, step, sure)
             drafted.append(token_ids)
             if self._logits.has_ended(batch, step):
                 break

@@ -122,19 +122,25 @@ class DraftLogits:
         self._step_of_place = step
         return self._place
 
-    def draw(self, logits: Tensor, batch: Batch, step: int) -> Tensor:
+    @property
+    def ends_early(self) -> bool:
+        """Whether rounds end in front of rows with little confidence."""
+        return self._min_confidence > 0
+
+    def draw(self, logits: Tensor, batch: Batch, step: int, predicted: Tensor | None = None) -> Tensor:
         """Draw the draft token of one step for each row, from the very values that are cached unless told otherwise.
 
         Args:
             logits: [B, V_draft] of the step; if they are its `place` itself, nothing is copied.
             batch: the rows.
             step: 0 for the first draft token.
+            predicted: [B] float32 confidence of the drafts, which must not depend on them; None takes that of the rows.
 
         Returns:
             [B] int64 ids of the target's vocabulary.
         """
         if self._min_confidence:
-            self._confidences[: batch.num_rows, step] = confidence(logits)
+            self._confidences[: batch.num_rows, step] = confidence(logits) if predicted is None else predicted
         if batch.masks is None:
             drawn = self._draw(logits, batch, step, None)
             if self.draft_sampling is not DraftSampling.sampled:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.drafter import DrafterTraits
+from harness.config.models import Confidence, HeadChoices
 from harness.drafters.head import AnchoredHeadConfig
 
 if TYPE_CHECKING:
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class DSpark(AnchoredHeadConfig):
     traits = DrafterTraits(has_model=True, in_zoo=False)
+
+    confidence: Confidence = Confidence.row
+    """What drafting.min_confidence is compared with: row is the largest probability of a draft row; head is what the
+    confidence head of the file predicts of the draft token, survival the product of that up to the draft token."""
+
+    @property
+    def head_choices(self) -> HeadChoices:
+        return HeadChoices(self.aux_layers, self.anchor, self.confidence)
 
     def load(self, folder: Path, target: TargetModel) -> Head:
         from harness.drafters.registry import accepted_of

@@ -18,7 +18,7 @@ from harness.models.checkpoint import CheckpointError, named, stored_tensors
 from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
-from harness.models.head_fits import windows_told
+from harness.models.head_fits import confidence_told, windows_told
 from harness.models.shape import told_of_shape
 from harness.models.shared_tokens import shared_tokens
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
@@ -53,6 +53,8 @@ def assumed_of_head(
         found += aux_layers_of(kind, fields, num_layers, choices.aux_layers or None).assumed
     if kind in BLOCK_HEADS:
         found += anchor_of(fields, choices.anchor, kind).assumed
+    if kind == DrafterKind.dspark.value:
+        found += confidence_told(fields, choices)
     if kind == DrafterKind.dflash2.value:
         found += windows_told(fields)
     return tuple(found)

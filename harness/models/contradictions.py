@@ -22,6 +22,7 @@ SAME = (
         (name, f"dflash_config.{name}")
         for name in (
             *("block_size", "mask_token_id", "is_causal", "markov_rank", "markov_head_type"),
+            *("enable_confidence_head", "confidence_head_with_markov"),
             *("selector_rank", "selector_top_k", "conv_kernel_size", "conv_group_size"),
         )
     ),

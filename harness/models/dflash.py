@@ -32,6 +32,7 @@ from harness.config.models import AS_FILED, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.block_rows import BlockRows
 from harness.models.checkpoint import Checkpoint, CheckpointError, StoredRows, checkpoint_folder, read_fields
+from harness.models.confidence_head import PredictedConfidence
 from harness.models.cost import Cost, ModelCost
 from harness.models.decoder_layer import View, layer_types, with_slots
 from harness.models.dflash_config import DFlashConfig
@@ -141,6 +142,10 @@ class DFlashHead(Head):
     def rows(self, hidden: Tensor) -> BlockRows:
         """The draft rows of blocks, from what `fill_block` gave of the places that draft, [B, K, H] without gaps."""
         return BlockRows(self.logits(hidden))
+
+    def confidence(self, hidden: Tensor) -> PredictedConfidence | None:
+        """What the head predicts of its drafts in these blocks, as `rows` takes them; None where the rows tell it."""
+        return None
 
     def rows_cost(self, num_slots: int, num_tokens: int) -> Cost:
         """What so many rows of each slot cost beside their product with the output matrix."""

@@ -12,7 +12,8 @@ once the one before it is drawn, as in a chain of forwards: any method for chain
 draft at the last known token unless the file says otherwise. W1 has a row for each token of the target, W2 for each one
 that is drafted. Rank 0 leaves the rows as those of DFlash.
 
-The confidence head of such files tells how many drafts are worth verifying; it is not read.
+The confidence head of such files predicts whether a draft token is accepted (harness.models.confidence_head). It
+changes no row; drafts end by it where the cell asks for that.
 
 Three layouts are read: that of DeepSpec, whose fields stand beside those of the layers; that of SpecForge, in
 `dflash_config`; and that of speculators, which is also written.
@@ -28,14 +29,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from harness.config.models import AS_FILED, Anchor, HeadChoices
+from harness.config.models import AS_FILED, Anchor, Confidence, HeadChoices
 from harness.models.accounting import OF_DRAFTER, Accepted
 from harness.models.block_rows import BlockRows
 from harness.models.checkpoint import Checkpoint, StoredRows
-from harness.models.cost import Cost, ModelCost
+from harness.models.confidence_head import ConfidenceHead, PredictedConfidence
+from harness.models.cost import Cost, ModelCost, total
 from harness.models.dflash import DFlashHead, load_block_head
 from harness.models.dflash_config import DFlashConfig
-from harness.models.head_fits import stated_markov
+from harness.models.head_fits import stated_confidence, stated_markov
 from harness.models.markov_rows import MarkovHead, MarkovRows
 from harness.models.target import TargetModel
 
@@ -51,6 +53,11 @@ class DSparkConfig(DFlashConfig):
     """Width of a token's embedding in the Markov head; 0 for none."""
     markov_head_type: str = "vanilla"
     """vanilla, gated or rnn."""
+    enable_confidence_head: bool = False
+    confidence_head_with_markov: bool = False
+    """Whether the confidence head also reads the embedding of the token before."""
+    confidence: Confidence = Confidence.row
+    """By what drafts end; the file does not say it."""
     kind: ClassVar[str] = "dspark"
 
     def __post_init__(self) -> None:
@@ -63,11 +70,15 @@ class DSparkConfig(DFlashConfig):
     @classmethod
     def own_fields(cls, data: dict[str, Any]) -> dict[str, Any]:
         rank, head_type = stated_markov(data)
-        return {"markov_rank": rank, "markov_head_type": head_type}
+        return {"markov_rank": rank, "markov_head_type": head_type} | stated_confidence(data)._asdict()
+
+    @classmethod
+    def _chosen(cls, data: dict[str, Any], target: TargetModel, source: object, choices: HeadChoices) -> dict[str, Any]:
+        return super()._chosen(data, target, source, choices) | {"confidence": choices.confidence}
 
     def to_dict(self) -> dict[str, Any]:
-        own = {"markov_rank": self.markov_rank, "markov_head_type": self.markov_head_type}
-        return super().to_dict() | own | {"enable_confidence_head": False, "confidence_head_with_markov": False}
+        names = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+        return super().to_dict() | {name: getattr(self, name) for name in names}
 
 
 class DSparkHead(DFlashHead):
@@ -83,20 +94,46 @@ class DSparkHead(DFlashHead):
             sizes = config.layer.hidden_size, target.vocab_size, config.draft_vocab_size
             head = MarkovHead(config.markov_head_type, config.markov_rank, *sizes)
             self.markov_head = head.to(device=target.device, dtype=target.dtype)
+        self.confidence_head = None
+        if config.enable_confidence_head:
+            num_embedded = config.markov_rank if config.confidence_head_with_markov else 0
+            confidence = ConfidenceHead(config.layer.hidden_size + num_embedded)
+            self.confidence_head = confidence.to(device=target.device, dtype=target.dtype)
 
     def rows(self, hidden: Tensor) -> BlockRows:
         logits = self.logits(hidden)
         return BlockRows(logits) if self.markov_head is None else MarkovRows(logits, hidden, self.markov_head)
 
+    def confidence(self, hidden: Tensor) -> PredictedConfidence | None:
+        if self.confidence_head is None or self.config.confidence is Confidence.row:
+            return None
+        markov = self.markov_head if self.config.confidence_head_with_markov else None
+        table = None if markov is None else markov.markov_w1.weight
+        multiplies = self.config.confidence is Confidence.survival
+        return PredictedConfidence(hidden, self.confidence_head, table, multiplies=multiplies)
+
     @property
     def cost(self) -> ModelCost:
-        """What its forwards cost, without the Markov head, which works on rows: see rows_cost."""
+        """What its forwards cost, without the heads that work on rows: see rows_cost."""
         cost: ModelCost = super().cost
-        parts = [item for item in cost.named_parameters if not item[0].startswith("markov_head.")]
+        of_rows = ("markov_head.", "confidence_head.")
+        parts = [item for item in cost.named_parameters if not item[0].startswith(of_rows)]
         return replace(cost, named_parameters=tuple(parts))
 
     def rows_cost(self, num_slots: int, num_tokens: int) -> Cost:
-        """Of each row of a slot an embedding, what makes it a latent, and W2."""
+        """Of each row of a slot an embedding, what makes it a latent, and W2; and its confidence, if drafts end by
+        it."""
+        return total(self._markov_cost(num_slots, num_tokens), self._confidence_cost(num_slots, num_tokens))
+
+    def _confidence_cost(self, num_slots: int, num_tokens: int) -> Cost:
+        if self.confidence_head is None or self.config.confidence is Confidence.row:
+            return Cost()
+        projection = self.confidence_head.proj.weight
+        return Cost(
+            weight_bytes=num_tokens * projection.nbytes, num_linear=2 * num_slots * num_tokens * projection.numel()
+        )
+
+    def _markov_cost(self, num_slots: int, num_tokens: int) -> Cost:
         if self.markov_head is None:
             return Cost()
         tables = {id(self.markov_head.markov_w1.weight), id(self.markov_head.markov_w2.weight)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from harness.config.models import HeadChoices
+from harness.config.models import Confidence, HeadChoices
 from harness.models.aux_layer_ids import aux_layers_of
 from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.model_types import HEAD_LAYERS
@@ -73,7 +73,7 @@ def check_head_fields(kind: str, fields: Mapping[str, Any], target: SizesOfTarge
         check_num_target_layers(fields, target)
         check_mask_token(kind, stated_block(kind, fields).mask_token_id, target)
     if kind == "dspark":
-        stated_markov(fields)
+        confidence_told(fields, choices)
     if kind == "dflash2":
         stated_selector(fields)
     return len(layers)
@@ -187,6 +187,51 @@ def stated_markov(fields: Mapping[str, Any]) -> StatedMarkov:
             f"{head_type!r}"
         )
     return StatedMarkov(rank, head_type)
+
+
+class StatedConfidence(NamedTuple):
+    """What the file of a DSpark head says of the head that predicts whether a draft token is accepted."""
+
+    enable_confidence_head: bool
+    confidence_head_with_markov: bool
+    """Whether it also reads the embedding of the token before, which the Markov head has."""
+
+
+def stated_confidence(fields: Mapping[str, Any]) -> StatedConfidence:
+    """The confidence head in the file of a DSpark head; raises ValueError where it does not say which it is."""
+    own, rank = block_fields(fields), stated_markov(fields).rank
+    is_there, with_markov = (own.get(name, False) for name in StatedConfidence._fields)
+    for name, value in zip(StatedConfidence._fields, (is_there, with_markov), strict=True):
+        if type(value) is not bool:
+            raise ValueError(f"DSpark head: expected {name} as true or false, found {value!r}")
+    if is_there and "confidence_head_with_markov" not in own:
+        raise ValueError("DSpark head: expected confidence_head_with_markov beside enable_confidence_head, found none")
+    if is_there and with_markov and not rank:
+        raise ValueError(
+            "DSpark head: expected markov_rank above 0 beside confidence_head_with_markov true, whose confidence head "
+            "reads the embeddings of the Markov head, found 0"
+        )
+    return StatedConfidence(is_there, with_markov)
+
+
+def confidence_told(fields: Mapping[str, Any], choices: HeadChoices) -> tuple[str, ...]:
+    """What becomes of the confidence head in the file of a DSpark head; nothing where it has none.
+
+    Raises:
+        ValueError: the cell asks for one that is not there, or the file does not say which it is.
+    """
+    is_there, is_asked = stated_confidence(fields).enable_confidence_head, choices.confidence is not Confidence.row
+    if is_asked and not is_there:
+        raise ValueError(
+            f"expected a DSpark head with a confidence head (enable_confidence_head true) for "
+            f"drafter.confidence={choices.confidence.value}, found none; use drafter.confidence=row"
+        )
+    if is_asked or not is_there:
+        return ()
+    return (
+        "its confidence head decides nothing: drafter.confidence=head or survival with drafting.min_confidence lets it "
+        "end drafts",
+    )
 
 
 class StatedSelector(NamedTuple):

@@ -167,11 +167,8 @@ _DFLASH = {
 _OF_BLOCKS: Mapping[str, Layout] = {
     "dflash": {},
     "dspark": {
-        **used("markov_rank", "markov_head_type"),
-        **ignored(
-            "tells how many drafts are worth verifying, not which are drafted: see drafting.min_confidence",
-            *("enable_confidence_head", "confidence_head_with_markov", "confidence_head_alpha"),
-        ),
+        **used("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"),
+        **ignored("the weight of a loss in training", "confidence_head_alpha"),
         **_stated_kind("architectures", "projector_type", own="DSpark"),
     },
     "dflash2": {

@@ -34,11 +34,10 @@ HARMLESS: Mapping[str, tuple[_Pattern, ...]] = {
     "any": (_Pattern(r"(.+\.)?rotary_emb\.inv_freq", "computed from config.json"),),
     "speculators": (_Pattern(r"verifier_(norm|lm_head)\..+", "the target's own, for training"),),
     "eagle": (_Pattern(r"lm_head\.weight", "the target's: the loader compares it"),),
-    "dspark": (_Pattern(r"confidence_head\..+", "how many drafts are worth verifying, not which are drafted"),),
     "tied": (_Pattern(r"lm_head\.weight", "the embedding, with which it is tied: the loader compares it"),),
 }
-"""Tensors that nothing has to read, with the reason: of any file, of heads, of EAGLE and DSpark heads, of models whose
-output is tied to their embedding. So are MTP layers, which drafter=mtp reads, in the files of a target."""
+"""Tensors that nothing has to read, with the reason: of any file, of heads, of EAGLE heads, of models whose output is
+tied to their embedding. So are MTP layers, which drafter=mtp reads, in the files of a target."""
 
 OTHER_LAYOUTS = ("consolidated*.safetensors",)
 """Files beside the weights that hold the same weights in another layout, that of Mistral's own programs."""
@@ -131,7 +130,7 @@ def head_tensors(kind: str, names: Collection[str], fields: Fields) -> Tensors:
         read.add("mask_hidden")
     kinds = ("any", "speculators", *([kind] if kind in HARMLESS else []))
     # where shapes do not follow from the file, the loader knows what it leaves over
-    return _sorted_out(names, lambda name: not shapes or name in read, kinds)
+    return _sorted_out(names, lambda name: not shapes or name in read, kinds, own_kind=kind)
 
 
 def _is_among(shapes: Callable[[Fields], Collection[str]], fields: Fields) -> Callable[[str], bool]:
@@ -145,11 +144,12 @@ def _sorted_out(
     is_read: Callable[[str], bool],
     kinds: Collection[str],
     is_harmless: Callable[[str], bool] = lambda name: False,
+    own_kind: str = "",
 ) -> Tensors:
     patterns = [re.compile(pattern.names) for kind in kinds for pattern in HARMLESS[kind]]
     left = [name for name in sorted(names) if not is_read(name)]
     harmless = {name for name in left if is_harmless(name) or any(pattern.fullmatch(name) for pattern in patterns)}
-    return Tensors(tuple(_unread_tensor(name) for name in left if name not in harmless), frozenset(harmless))
+    return Tensors(tuple(_unread_tensor(name, own_kind) for name in left if name not in harmless), frozenset(harmless))
 
 
 def _is_marked(name: str) -> bool:
@@ -157,12 +157,12 @@ def _is_marked(name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in (_QUANTIZED, _ADAPTER))
 
 
-def _unread_tensor(name: str) -> Unread:
+def _unread_tensor(name: str, own_kind: str) -> Unread:
     """A tensor that nothing reads, with what it belongs to where that is known."""
     if _QUANTIZED.fullmatch(name):
         return Unread(name, f"tensor {name} of quantized weights, which this version does not run", NOT_QUANTIZED)
     for kind, pattern in _OTHER_KINDS.items():
-        if pattern.fullmatch(name):
+        if kind.lower() != own_kind and pattern.fullmatch(name):
             return Unread(name, f"tensor {name} of a {kind} head", remedy_of(kind))
     if _ADAPTER.fullmatch(name):
         return Unread(name, f"tensor {name} of an adapter", "merge the adapter into the weights")

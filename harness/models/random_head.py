@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from harness.config.models import AS_FILED, HeadChoices
+from harness.config.models import AS_FILED, Confidence, HeadChoices
 from harness.models.accounting import CONFIG, OF_DRAFTER, Accepted, head_account
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import read_fields
@@ -130,7 +130,10 @@ def random_dspark(
     choices: HeadChoices = AS_FILED,
 ) -> DSparkHead:
     """A DSpark head like `random_dflash`'s; arguments and errors as there."""
-    return _random_block(DSparkHead, target, folder, accepted, choices, {"markov_rank": MARKOV_RANK})
+    is_asked = choices.confidence is not Confidence.row
+    confidence = {"enable_confidence_head": is_asked, "confidence_head_with_markov": is_asked}
+    own = {"markov_rank": MARKOV_RANK, "confidence": choices.confidence} | confidence
+    return _random_block(DSparkHead, target, folder, accepted, choices, own)
 
 
 def random_dflash2(

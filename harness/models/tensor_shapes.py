@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from harness.models.checkpoint_kind import BLOCK_HEADS
-from harness.models.head_fits import stated_markov, stated_selector
+from harness.models.head_fits import stated_confidence, stated_markov, stated_selector
 from harness.models.known_fields import DEFAULTS, Fields
 from harness.models.model_types import DENSE_TYPES
 
@@ -132,9 +132,15 @@ def _joining(fields: Fields, hidden: int, width: int, num_joined: int, first: st
     return found
 
 
-def _markov(fields: Fields, sizes: _Sizes) -> Shapes:
-    """Of the Markov head of a DSpark head."""
-    rank, head_type = stated_markov(fields)
+def _of_dspark(fields: Fields, sizes: _Sizes) -> Shapes:
+    """Of the Markov head and the confidence head of a DSpark head."""
+    (rank, head_type), (is_there, with_markov) = stated_markov(fields), stated_confidence(fields)
+    inputs = sizes.hidden + (rank if with_markov else 0)
+    confidence: Shapes = {"confidence_head.proj.weight": (1, inputs), "confidence_head.proj.bias": (1,)}
+    return _markov(fields, sizes, rank, head_type) | (confidence if is_there else {})
+
+
+def _markov(fields: Fields, sizes: _Sizes, rank: int, head_type: str) -> Shapes:
     if not rank:
         return {}
     prefix, rows = "markov_head.", fields.get("draft_vocab_size") or sizes.vocab
@@ -163,7 +169,7 @@ def _selector(fields: Fields, sizes: _Sizes) -> Shapes:
     return found
 
 
-_OF_ROWS: Mapping[str, Callable[[Fields, _Sizes], Shapes]] = {"dspark": _markov, "dflash2": _selector}
+_OF_ROWS: Mapping[str, Callable[[Fields, _Sizes], Shapes]] = {"dspark": _of_dspark, "dflash2": _selector}
 """Kind of a head -> what it has beside a DFlash head."""
 _NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "vocab_size", "num_hidden_layers")
 _OF_QWEN3 = {name: DEFAULTS["qwen3"][name].value for name in ("num_key_value_heads", "head_dim")}

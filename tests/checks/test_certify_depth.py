@@ -17,6 +17,7 @@ from harness.config.depth import depth_at
 from harness.drafters.draft_logits import DraftLogits
 from harness.engine.depth import DepthByBatch
 from harness.engine.planner import Planner
+from harness.models.confidence_head import PredictedConfidence
 from tests.support.certify_cases import CASES, CPU
 
 LOSSLESS = [rule for rule in DepthRule if rule.is_lossless]
@@ -44,6 +45,8 @@ def test_what_the_engine_decides_passes(rule, drafts):
     ("rule", "owner", "method"),
     [
         (DepthRule.row, DraftLogits, "draft"),
+        (DepthRule.head, PredictedConfidence, "at"),
+        (DepthRule.survival, PredictedConfidence, "at"),
         (DepthRule.batch, DepthByBatch, "choose"),
         (DepthRule.planner, Planner, "choose"),
         (DepthRule.planner, Planner, "learn"),

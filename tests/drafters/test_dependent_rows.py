@@ -10,7 +10,9 @@ import torch
 
 from harness.drafters.block import BlockDrafter
 from harness.drafters.chain import DrafterShape
+from harness.drafters.draft_logits import Caching, DraftLogits
 from harness.models.candidate_rows import CandidateSelector, SelectorRows
+from harness.models.confidence_head import ConfidenceHead, PredictedConfidence
 from harness.models.cost import Cost
 from harness.models.markov_rows import MarkovHead, MarkovRows
 from harness.models.slot_cache import SlotCache
@@ -31,7 +33,7 @@ class ToyBlocks:
     )
     name, aux_layers, num_parameters, vocab_size, draft_to_target = "toy", (), 0, 3, None
 
-    def __init__(self, head_type):
+    def __init__(self, head_type, *, predicts=False):
         sizes = {"hidden_size": HIDDEN_SIZE, "vocab_size": 3, "draft_vocab_size": 3}
         if head_type == "candidates":
             self._module = CandidateSelector(top_k=2, rank=2, **sizes)
@@ -41,6 +43,12 @@ class ToyBlocks:
         self._module.requires_grad_(False)
         for parameter in self._module.parameters():
             parameter.mul_(5)
+        self.confidence_head = None
+        if predicts:
+            self.confidence_head = ConfidenceHead(HIDDEN_SIZE + self._module.rank)
+            randomize(self.confidence_head, seed=9)
+            # the token before decides more than the place
+            self.confidence_head.requires_grad_(False).proj.weight[:, HIDDEN_SIZE:].mul_(20)
         self._states = torch.randn(64, HIDDEN_SIZE, generator=torch.Generator().manual_seed(8))
 
     def new_cache(self, num_slots, capacity):
@@ -60,12 +68,18 @@ class ToyBlocks:
         kind = SelectorRows if isinstance(self._module, CandidateSelector) else MarkovRows
         return kind(self._logits, hidden, self._module)
 
+    def confidence(self, hidden):
+        if self.confidence_head is None:
+            return None
+        return PredictedConfidence(hidden, self.confidence_head, self._module.markov_w1.weight, multiplies=True)
+
     def rows_cost(self, num_slots, num_tokens):
         return Cost()
 
 
-def p_value(head_type, method, sampling, core=None, graphs=False):
-    drafter = BlockDrafter(ToyBlocks(head_type), sampling, DrafterShape(NUM_SLOTS, 40, NUM_DRAFTS, 3))
+def p_value(head_type, method, sampling, core=None, graphs=False, least=0.0):
+    head, shape = ToyBlocks(head_type, predicts=least > 0), DrafterShape(NUM_SLOTS, 40, NUM_DRAFTS, 3)
+    drafter = BlockDrafter(head, sampling, shape, Caching(min_confidence=least))
     sizes = {"num_speculative_tokens": NUM_DRAFTS, "max_new_tokens": NUM_TOKENS, "num_slots": NUM_SLOTS}
     engine = toy_engine(TARGET, DRAFT, method, sampling, drafter=drafter, core=core, graphs=graphs, **sizes)
     return fits(outputs(engine, toy_requests(5000)).values(), exact_law(TARGET, NUM_TOKENS))
@@ -86,6 +100,39 @@ PROBABILISTIC, SAMPLED = VerificationMethod.probabilistic, DraftSampling.sampled
 def test_law_is_the_targets(head_type, method, sampling, graphs):
     """Would catch rows that are kept before the token that they depend on is known."""
     assert p_value(head_type, method, sampling, graphs=graphs) > 1e-6
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of one size"])
+def test_drafts_that_end_by_a_confidence_head_follow_the_targets_law(graphs, monkeypatch):
+    """Would catch drafts that end in front of another place than the head predicts, and a head that is not asked."""
+    counts, draft = [], DraftLogits.draft
+
+    def counted(self, *others):
+        found = draft(self, *others)
+        counts.append(found.num_draft_tokens.bincount(minlength=NUM_DRAFTS + 1))
+        return found
+
+    monkeypatch.setattr(DraftLogits, "draft", counted)
+    assert p_value("vanilla", PROBABILISTIC, SAMPLED, graphs=graphs, least=0.6) > 1e-6
+    assert (torch.stack(counts).sum(0)[:NUM_DRAFTS] > 0).sum() >= 2
+
+
+def test_predictions_behind_the_drafted_token_are_rejected(monkeypatch):
+    """Would catch a head that is asked with the draft token itself, whose drafts no longer follow their rows."""
+    kept, at, draw = [], PredictedConfidence.at, DraftLogits.draw
+
+    def later(self, logits, batch, step, predicted=None):
+        token_ids = draw(self, logits, batch, step, predicted)
+        self._confidences[: batch.num_rows, step] = at(kept[-1], step, token_ids)
+        return token_ids
+
+    def remembered(self, step, previous):
+        kept.append(self)
+        return torch.ones(len(previous))
+
+    monkeypatch.setattr(DraftLogits, "draw", later)
+    monkeypatch.setattr(PredictedConfidence, "at", remembered)
+    assert p_value("vanilla", PROBABILISTIC, SAMPLED, least=0.6) < 1e-6
 
 
 @pytest.mark.parametrize("head_type", ["vanilla", "candidates"])

@@ -106,7 +106,7 @@ HARMLESS = {
     "eagle3": ["layers.0.self_attn.rotary_emb.inv_freq", "verifier_norm.weight", "verifier_lm_head.weight"],
     "eagle3 original": ["rotary_emb.inv_freq"],
     "dflash": ["verifier_lm_head.weight"],
-    "dspark": ["verifier_norm.weight", "confidence_head.proj.weight", "confidence_head.proj.bias"],
+    "dspark": ["verifier_norm.weight"],
 }
 
 
@@ -452,6 +452,7 @@ OF_HEADS = OTHER_VALUES | {
     **dict.fromkeys(("sample_from_anchor", "query_zero_predicts_next"), True), "bias": True,
     **{name: SHAPE[name] * 2 for name in ("hidden_size", "intermediate_size", "max_position_embeddings")},
     "num_hidden_layers": 3, "num_attention_heads": 2, "markov_rank": 5, "markov_head_type": "rnn",
+    **dict.fromkeys(("enable_confidence_head", "confidence_head_with_markov"), True),
     "conv_kernel_size": 3, "conv_group_size": 2, "selector_rank": 5, "selector_top_k": 4,
 }  # fmt: skip
 """Another value than that of the heads here, for every field of a head."""

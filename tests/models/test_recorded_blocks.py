@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.config.drafter import drafter_of
-from harness.config.models import TargetConfig
+from harness.config.models import AS_FILED, Confidence, HeadChoices, TargetConfig
 from harness.config.schema import SettingsError
 from harness.models.check_files import check_drafter_files
 from harness.models.checkpoint import CheckpointError
@@ -40,18 +40,29 @@ def target():
     return TargetModel(causal_lm, word_tokenizer(24), name="recorded")
 
 
-def load(case, folder, **changes):
+def load(case, folder, choices=AS_FILED, **changes):
     """The head of a case from the files as its code wrote them; `changes` are fields of config.json."""
     weights = load_file(RECORDED / "weights.safetensors")
     save_file({key.split()[0]: weights[key] for key in CASES[case]["tensors"]}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CASES[case]["config"] | changes))
-    return LOADERS[case.split()[0]](folder, target())
+    return LOADERS[case.split()[0]](folder, target(), choices=choices)
 
 
 def drafted(head, token_ids):
     """[K, V] probabilities of a block behind the recorded context, whose draft tokens are given."""
+    rows = head.rows(places(head, len(token_ids)))
+    return torch.cat([rows.row(step, *before) for step, before in enumerate(befores(token_ids))]).softmax(-1)
+
+
+def befores(token_ids):
+    """What a row is asked with: the token before it, and no memory."""
+    return [(previous, None) for previous in (runs()["token_ids"][-1:], *token_ids[:-1, None])]
+
+
+def places(head, num_drafts):
+    """[1, K, H] the states of the places that draft, of a block behind the recorded context."""
     states, known = runs()["aux_states"][None], runs()["token_ids"]
-    num_read, num_places = states.shape[1], head.config.num_places(len(token_ids))
+    num_read, num_places = states.shape[1], head.config.num_places(num_drafts)
     cache, positions = head.new_cache(1, num_read + num_places), positions_from([0], num_read)
     view = cache.view(slice(0, 1), positions, num_read)
     head.read(head.features(TargetOutput(states[..., :0], states.chunk(3, dim=-1))), positions, view)
@@ -60,9 +71,7 @@ def drafted(head, token_ids):
     sees = torch.ones(num_places, num_places, dtype=torch.bool)
     tree = TreePlaces(torch.tensor([num_read]), torch.arange(num_places), sees)
     view = cache.view(slice(0, 1), tree.absolute, num_read + num_places, tree)
-    rows = head.rows(head.fill_block(block, tree.absolute, view)[:, -len(token_ids) :])
-    before = [known[-1:], *token_ids[:-1, None]]
-    return torch.cat([rows.row(step, previous, None) for step, previous in enumerate(before)]).softmax(-1)
+    return head.fill_block(block, tree.absolute, view)[:, -num_drafts:]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,6 +84,33 @@ def test_what_each_token_is_drawn_from_equals_the_recorded(case, tmp_path):
     found = drafted(head, token_ids)
     torch.testing.assert_close(found, probabilities, **TOLERANCE)
     assert torch.equal(found == 0, probabilities == 0) and head.config.most_drafts == len(token_ids)
+
+
+@pytest.mark.parametrize("case", ["dspark vanilla", "dspark gated"])
+@torch.inference_mode()
+def test_what_a_confidence_head_predicts_equals_the_recorded(case, tmp_path):
+    """Would catch the embedding of another token, a head of states alone that gets one, and a product that begins
+    late."""
+    token_ids, expected = runs()[f"{case}/token_ids"], runs()[f"{case}/confidence"]
+    for choice, values in ((Confidence.head, expected), (Confidence.survival, expected.cumprod(0))):
+        head = load(case, tmp_path, HeadChoices(confidence=choice))
+        predicted = head.confidence(places(head, len(token_ids)))
+        found = torch.cat([predicted.at(step, previous) for step, (previous, _) in enumerate(befores(token_ids))])
+        torch.testing.assert_close(found, values, **TOLERANCE)
+        assert head.assumptions == ()
+
+
+def test_a_confidence_head_that_is_not_asked_is_told_and_one_that_is_missing_refused(tmp_path):
+    """Would catch weights that are left out in silence, and rows that decide where a head was asked for."""
+    head = load("dspark vanilla", tmp_path)
+    assert head.confidence(torch.zeros(1, 5, 16)) is None
+    assert ["its confidence head decides nothing: drafter.confidence=head" in text for text in head.assumptions] == [
+        True
+    ]
+    for case in ("dspark rnn", "dspark without"):
+        assert load(case, tmp_path).assumptions == ()
+        with pytest.raises(CheckpointError, match=r"expected a DSpark head with a confidence head .* found none"):
+            load(case, tmp_path, HeadChoices(confidence=Confidence.survival))
 
 
 def test_the_recorded_cases_differ_from_each_other():
@@ -94,7 +130,7 @@ def as_speculators(config, kind, *names):
     """The same in the layout of speculators."""
     own = config | config.get("dflash_config", {})
     layers = {name: value for name, value in config.items() if name in SIZES}
-    kept = {name: own[name] for name in ("block_size", "mask_token_id", *names)}
+    kept = {name: own[name] for name in ("block_size", "mask_token_id", *names) if name in own}
     ids = [index + 1 for index in own["target_layer_ids"]]
     found = {"speculators_model_type": kind, "transformer_layer_config": layers, "aux_hidden_state_layer_ids": ids}
     return kept | found | {"draft_vocab_size": 24, "sliding_window_non_causal": True}
@@ -105,7 +141,7 @@ SIZES = (
     *("num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_parameters", "layer_types"),
     *("sliding_window", "use_sliding_window"),
 )
-MARKOV = ("markov_rank", "markov_head_type")
+MARKOV = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
 SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 LAYOUTS = {
     "DSpark of SpecForge": ("dspark gated", lambda config: as_nested(config, *MARKOV)),
@@ -144,6 +180,26 @@ REFUSED = {
         "dspark vanilla",
         {"markov_head_type": "lstm"},
         "markov_head_type vanilla, gated or rnn, found .lstm.",
+    ),
+    "a confidence head of unknown inputs": (
+        "dspark gated",
+        {"confidence_head_with_markov": None},
+        "expected confidence_head_with_markov beside enable_confidence_head, found none",
+    ),
+    "a confidence head of embeddings that there are not": (
+        "dspark without",
+        {"enable_confidence_head": True, "confidence_head_with_markov": True},
+        "expected markov_rank above 0 beside confidence_head_with_markov true",
+    ),
+    "a confidence head that is not stated": (
+        "dspark vanilla",
+        {"enable_confidence_head": False},
+        "2 tensors that nothing reads: confidence_head.proj.bias, confidence_head.proj.weight",
+    ),
+    "a confidence head without tensors": (
+        "dspark rnn",
+        {"enable_confidence_head": True, "confidence_head_with_markov": True},
+        "confidence_head.proj.weight",
     ),
     "a recurrence behind the anchor": (
         "dspark rnn",

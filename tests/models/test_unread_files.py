@@ -275,6 +275,8 @@ CONTRADICTIONS = {
             ("dflash", "mask_token_id", 7, 8),
             ("dspark", "markov_rank", 7, 8),
             ("dspark", "markov_head_type", "rnn", "gated"),
+            ("dspark", "enable_confidence_head", True, False),
+            ("dspark", "confidence_head_with_markov", True, False),
             ("dflash2", "selector_rank", 7, 8),
             ("dflash2", "selector_top_k", 7, 8),
             ("dflash2", "conv_kernel_size", 2, 3),

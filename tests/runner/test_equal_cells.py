@@ -10,7 +10,7 @@ from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
-from harness.config.models import TargetConfig, Weights
+from harness.config.models import Confidence, TargetConfig, Weights
 from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.usage import normal_form
 from harness.config.verification import recorded_verification
@@ -50,6 +50,16 @@ def test_settings_of_weights_that_a_drafter_ignores_do_not_make_another_cell():
     assert determinants(replace(cell(), drafter=mtp[0])) == determinants(replace(cell(), drafter=mtp[1]))
     shaped = [drafter_of(DrafterKind.draft_model, weights=RANDOM, shape=shape) for shape in ("a", "b")]
     assert determinants(replace(cell(), drafter=shaped[0])) != determinants(replace(cell(), drafter=shaped[1]))
+
+
+def test_what_ends_drafts_makes_another_cell_where_something_ends_them():
+    """Would catch cells that differ in name alone, and ids of cells that were measured before there was a choice."""
+    kinds = [drafter_of(DrafterKind.dspark, weights=RANDOM, confidence=choice) for choice in Confidence]
+    for least, number in ((0.0, 1), (0.3, 3)):
+        drafting = DraftingConfig(min_confidence=least)
+        found = [determinants(replace(cell(), drafter=kind, drafting=drafting)) for kind in kinds]
+        assert len({identity(item) for item in found}) == number
+        assert "confidence" not in found[0]["drafter"]
 
 
 def test_the_length_of_prompts_makes_another_cell():

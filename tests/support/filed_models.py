@@ -22,7 +22,7 @@ ORIGINAL = tuple(f"{kind} original" for kind in HEADS if kind != "eagle")
 """Of which a layout came before that of speculators."""
 OF_ROWS = {
     "dflash": (),
-    "dspark": ("markov_rank", "markov_head_type"),
+    "dspark": ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov"),
     "dflash2": ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
 }
 

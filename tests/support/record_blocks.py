@@ -10,7 +10,8 @@ by the public code. In tests/data/blocks lie then:
     weights.safetensors   tensors under the names that were written, each with its shape behind it
     cases.json            for each case its config.json and its tensors; the versions of the packages
     runs.safetensors      of all cases token_ids [T + 1], aux_states [T, 3 H], target_embedding, target_output [V, H];
-                          CASE/token_ids [K] drawn, CASE/probabilities [K, V] what each was drawn from
+                          CASE/token_ids [K] drawn, CASE/probabilities [K, V] what each was drawn from;
+                          CASE/confidence [K] what a confidence head predicts of each
 
 Shapes: T tokens of the context, behind which the last known token lies; H hidden size, V vocabulary, K draft tokens.
 """
@@ -53,15 +54,13 @@ DSPARK = {
     "num_anchors": 4,
 }
 CONFIDENCE = {"enable_confidence_head": True, "confidence_head_with_markov": True}
+OF_STATES = {"enable_confidence_head": True, "confidence_head_with_markov": False}
 SELECTOR = {"conv_kernel_size": 2, "conv_group_size": 4, "selector_rank": 6, "selector_top_k": 5}
 FULL = ["full_attention", "full_attention"]
 WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True, "sliding_window": 7}
 CASES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "dspark vanilla": (Qwen3DSparkModel, {"markov_rank": 6, "markov_head_type": "vanilla", **CONFIDENCE}),
-    "dspark gated": (
-        Qwen3DSparkModel,
-        {"markov_rank": 6, "markov_head_type": "gated", "enable_confidence_head": False},
-    ),
+    "dspark gated": (Qwen3DSparkModel, {"markov_rank": 6, "markov_head_type": "gated", **OF_STATES}),
     "dspark rnn": (Qwen3DSparkModel, {"markov_rank": 6, "markov_head_type": "rnn", "enable_confidence_head": False}),
     "dspark without": (Qwen3DSparkModel, {"markov_rank": 0, "enable_confidence_head": False}),
     "dflash2 plain": (DFlash2DraftModel, {"layer_types": FULL, "dflash_config": SELECTOR}),
@@ -99,8 +98,8 @@ def made(kind: type[Any], fields: dict[str, Any], embedding: Tensor, output: Ten
     return model
 
 
-def run(model: Any, block: Tensor, states: Tensor, embedding: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
-    """[K] drawn tokens, [K, V] what they were drawn from."""
+def run(model: Any, block: Tensor, states: Tensor, embedding: Tensor, output: Tensor) -> dict[str, Tensor]:
+    """[K] drawn tokens, [K, V] what they were drawn from, and [K] what a confidence head predicts of them."""
     positions, noise = torch.arange(NUM_CONTEXT + BLOCK_SIZE)[None], embedding[block][None]
     torch.manual_seed(3)
     if isinstance(model, Qwen3DSparkModel):
@@ -110,13 +109,16 @@ def run(model: Any, block: Tensor, states: Tensor, embedding: Tensor, output: Te
         token_ids, rows = model.sample_draft_tokens(
             model.compute_logits(hidden), first_prev_token_ids=block[:1], temperature=1.0, hidden_states=hidden
         )
-        return token_ids[0], rows[0].softmax(-1)
+        found = {"token_ids": token_ids[0], "probabilities": rows[0].softmax(-1)}
+        before = torch.cat((block[:1], token_ids[0, :-1]))[None]
+        predicted = model.predict_confidence_step(hidden, prev_token_ids=before)
+        return found if predicted is None else found | {"confidence": predicted[0].sigmoid()}
     head = nn.Linear(HIDDEN_SIZE, VOCAB_SIZE, bias=False)
     head.weight.copy_(output)
     hidden = model(position_ids=positions, noise_embedding=noise, target_hidden=states[None])[:, 1:]
     token_ids, candidates, probabilities = model.propose(hidden, block[:1], head, 1.0)
     found = torch.zeros(1, BLOCK_SIZE - 1, VOCAB_SIZE).scatter(2, candidates, probabilities)
-    return token_ids[0], found[0]
+    return {"token_ids": token_ids[0], "probabilities": found[0]}
 
 
 @torch.no_grad()
@@ -134,7 +136,7 @@ def main() -> None:
     cases: dict[str, Any] = {}
     for case, (kind, fields) in CASES.items():
         model = made(kind, fields, embedding, output)
-        runs[f"{case}/token_ids"], runs[f"{case}/probabilities"] = run(model, block, states, embedding, output)
+        runs |= {f"{case}/{name}": value for name, value in run(model, block, states, embedding, output).items()}
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             stored = load_file(Path(folder) / "model.safetensors")

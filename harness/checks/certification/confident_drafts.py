@@ -6,17 +6,20 @@ Shapes: S slots, R rows of a batch, K draft tokens at most, V the vocabulary of 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from harness.checks.certification.contract_checks import returned
-from harness.checks.certification.depth_rules import MIN_CONFIDENCE
+from harness.checks.certification.depth_rules import MIN_CONFIDENCE, DepthRule, of_tokens
 from harness.checks.certification.slot_table import SlotTable
 from harness.checks.certification.subject import Subject, features_of
 from kernels.contract import Draft, Drawn
 from kernels.core import Core, reference_core
+
+if TYPE_CHECKING:
+    from harness.models.confidence_head import PredictedConfidence
 
 
 def _core_of(subject: Subject, keeps_stats: bool) -> Core:
@@ -33,6 +36,23 @@ def _core_of(subject: Subject, keeps_stats: bool) -> Core:
         return returned("coupled_draw", drawn, Drawn, token_ids=(len(logits),))
 
     return replace(reference_core(), draw=draw, coupled_draw=coupled_draw)
+
+
+def _predicted(table: SlotTable, num_rows: int) -> PredictedConfidence | None:
+    """A confidence head that reads the state before a draft token, whose predictions are `of_tokens`; None where the
+    rows decide."""
+    rule = table.case.depth_rule
+    if rule is DepthRule.row:
+        return None
+    from harness.models.confidence_head import ConfidenceHead, PredictedConfidence
+
+    logits = of_tokens(table.models.num_states).logit().to(table.device)
+    head = ConfidenceHead(1).to(table.device)
+    with torch.no_grad():
+        head.proj.weight.fill_(1.0)
+        head.proj.bias.zero_()
+    states = torch.empty(num_rows, table.depth, 0, device=table.device)
+    return PredictedConfidence(states, head, logits[:, None], multiplies=rule is DepthRule.survival)
 
 
 def propose_confidently(subject: Subject, table: SlotTable, slots: Tensor) -> tuple[Draft, Tensor]:
@@ -67,8 +87,10 @@ def propose_confidently(subject: Subject, table: SlotTable, slots: Tensor) -> tu
     )
     drafted: list[Tensor] = []
     before = [table.states[slots]]
+    predicted = _predicted(table, num_rows)
     for step in range(table.depth):
-        drafted.append(cache.draw(table.draft_rows[before[-1]], batch, step))
+        sure = None if predicted is None else predicted.at(step, before[-1]).detach()
+        drafted.append(cache.draw(table.draft_rows[before[-1]], batch, step, sure))
         before.append(models.next_states(before[-1], table.numbers_of(drafted[-1]).clamp(min=0)))
         if cache.has_ended(batch, step):
             break

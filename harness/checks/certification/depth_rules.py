@@ -1,8 +1,9 @@
-"""What decides how many drafts of a round are verified: three ways that are lossless, and three rules that are not.
+"""What decides how many drafts of a round are verified: five ways that are lossless, and four rules that are not.
 
-The lossless ones are the engine's own objects: the confidence stop of its draft-logit cache (`confident_drafts`), and
-the table of batch sizes and the planner, which decide before a step begins (`engine_steps`). The wrong rules depend on
-the drafted token itself or on later rows; public engines and papers have used them.
+The lossless ones are the engine's own objects: the confidence stop of its draft-logit cache, by its rows or by a
+confidence head (`confident_drafts`), and the table of batch sizes and the planner, which decide before a step begins
+(`engine_steps`). The wrong rules depend on the drafted token itself or on later rows; public engines and papers have
+used them.
 
 Shapes: R requests of a batch, K draft tokens of each at most, V the vocabulary.
 """
@@ -29,16 +30,24 @@ class DepthRule(Enum):
     """What decides how many drafts of a round are verified."""
 
     row = "depth by the row's confidence"
+    head = "depth by a confidence head"
+    survival = "depth by the product of a confidence head"
     batch = "depth by a table of batch sizes"
     planner = "depth by the planner"
     own = "cut by the drafted token's own probability"
+    own_head = "cut by a confidence head that reads the drafted token"
     next_row = "cut by the next row's confidence"
     shared_budget = "cut by a budget that the requests of a step share"
 
     @property
     def is_lossless(self) -> bool:
         """Whether it depends neither on a draft token that it leaves out nor on the rows after it."""
-        return self is DepthRule.row or self.is_of_step
+        return self.is_of_drafts or self.is_of_step
+
+    @property
+    def is_of_drafts(self) -> bool:
+        """Whether the engine's draft-logit cache decides while it drafts."""
+        return self in (DepthRule.row, DepthRule.head, DepthRule.survival)
 
     @property
     def is_of_step(self) -> bool:
@@ -66,10 +75,17 @@ class DepthRule(Enum):
             confidences = confidence(logits)
             behind = torch.cat([confidences[:, 1:], torch.ones_like(confidences[:, :1])], dim=1)
             return num_confident(behind, MIN_CONFIDENCE)
+        if self is DepthRule.own_head:
+            return num_confident(of_tokens(logits.shape[-1]).to(logits.device)[token_ids], MIN_CONFIDENCE)
         drawn = logits.float().softmax(dim=-1).gather(2, token_ids[..., None])[..., 0]
         if self is DepthRule.own:
             return num_confident(drawn, MIN_CONFIDENCE)
         return num_admitted(drawn, slots)
+
+
+def of_tokens(num_tokens: int) -> Tensor:
+    """[num_tokens] float32 what the toy confidence head predicts behind each token, .4 to .95 in turn."""
+    return torch.linspace(0.4, 0.95, num_tokens)
 
 
 def num_admitted(drawn: Tensor, slots: Tensor) -> Tensor:

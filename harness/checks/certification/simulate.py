@@ -21,7 +21,6 @@ from torch import Tensor
 from harness.checks.certification.cases import Case
 from harness.checks.certification.confident_drafts import propose_confidently
 from harness.checks.certification.contract_checks import copied_inputs, num_overwritten, returned
-from harness.checks.certification.depth_rules import DepthRule
 from harness.checks.certification.slot_table import BATCH_STEP, NOT_A_TOKEN, WATCHED_ROUNDS, SlotTable
 from harness.checks.certification.subject import Subject, features_of
 from harness.checks.certification.toy_edits import texts_of
@@ -114,7 +113,7 @@ def simulate_round(subject: Subject, table: SlotTable, slots: Tensor) -> None:
         subject
     ).row_stats
     own_draft: Draft | None = None
-    if case.depth_rule is DepthRule.row:
+    if case.depth_rule is not None and case.depth_rule.is_of_drafts:
         own_draft, states = propose_confidently(subject, table, slots)
         token_ids, counts = own_draft.token_ids, own_draft.num_draft_tokens
     else:
