@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "bench_kernels",
     "bench-reasoning": "bench_reasoning",
     "profile": "profile_round",
+    "bench-ranks": "bench_ranks",
     "compile-check": "compile_check",
     "convert": "convert",
 }

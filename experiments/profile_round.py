@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from harness.config.cli.arguments import whole_number
 from harness.config.cli.command_line import CommandParser, say
@@ -38,6 +39,12 @@ GIVEN_BY_LENGTH = (
     "workload.too_long",
 )
 """Settings that a profile sets by itself: a prompt of one length for each slot."""
+RANKS = "backend.tensor_parallel"
+REFUSED = {
+    "backend.prompt_tokens_beside_rounds": ": no prompt is read beside the rounds that are timed",
+    RANKS: ": pieces of a round are timed on one rank; rejection-lab bench-ranks times whole rounds",
+}
+WhyRefused: TypeAlias = Callable[[str], str | None]
 LENGTH, NUM_REPEATS = 256, 50
 LENGTH_ON_A_CPU, NUM_REPEATS_ON_A_CPU = 32, 3
 """Defaults where nothing is measured, which show in seconds that everything runs."""
@@ -66,13 +73,16 @@ def _run(options: argparse.Namespace) -> int:
     return run(plan, options.length, options.repeats)
 
 
-def compose(overrides: Sequence[str], command: str) -> RunPlan:
-    """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here."""
+def compose(overrides: Sequence[str], command: str, why_refused: WhyRefused | None = None) -> RunPlan:
+    """The cells that are asked for; raises SettingsError for wrong settings, or settings that mean nothing here.
+
+    why_refused: None takes `why_not_used`.
+    """
     from harness.runner.plan.compose import compose_plan
     from harness.runner.plan.overrides import read_overrides
 
     for key in read_overrides(overrides):
-        reason = why_not_used(key)
+        reason = (why_refused or why_not_used)(key)
         if reason is not None:
             raise SettingsError(f"{key} is not used here{reason}")
     return compose_plan(overrides, command)
@@ -87,8 +97,8 @@ def why_not_used(key: str) -> str | None:
     """Why a profile refuses a setting, to follow what says so; None for one that it takes."""
     if key in GIVEN_BY_LENGTH:
         return ": every slot gets a prompt of one length (--length)"
-    if key == "backend.prompt_tokens_beside_rounds":
-        return ": no prompt is read beside the rounds that are timed"
+    if key in REFUSED:
+        return REFUSED[key]
     if key in OF_REPORTS:
         return ": it is about the reports of rejection-lab run"
     if key.partition(".")[0] == "launcher":

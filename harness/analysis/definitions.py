@@ -14,7 +14,7 @@ from harness.analysis.loops import DEFINITION as LOOP
 from harness.analysis.loops import WITHOUT as WITHOUT_LOOPS
 from harness.analysis.metric import Metric, length, rate
 from harness.analysis.position_metrics import SHARE_OF_BOUND, position_metrics
-from harness.config.guarantee import FP8_CACHE, FP8_WEIGHTS, OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS
+from harness.config.guarantee import FP8_CACHE, FP8_WEIGHTS, OTHER_DRAFTS, OWN_METHOD, RANDOM_WEIGHTS, SEVERAL_RANKS
 from harness.records.request import EXPECTED_METHODS
 
 PLACES = {"before": "in_reasoning", "boundary": "at_boundary", "after": "in_answer"}
@@ -122,6 +122,11 @@ LABEL_NOTES = {
         "Lossless means the distribution of that target; a speedup is over a baseline with the same weights."
     ),
     FP8_CACHE: f"{FP8_CACHE}: keys and values, of drafters and baselines too, are kept in 8 bits: another target too.",
+    SEVERAL_RANKS: (
+        f"{SEVERAL_RANKS}: several processes, each with a GPU, compute the target's layers together "
+        "(backend.tensor_parallel), by transformers' own code. Compare with one rank only by "
+        "target.layers=transformers; throughput is of all GPUs together."
+    ),
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "
         "throughputs and memory are measured; text, acceptance and expected lengths say nothing about a trained model."

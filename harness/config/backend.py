@@ -15,6 +15,8 @@ from harness.config.imported import ImportPath
 from harness.config.models import require
 from harness.config.union import name_of, union_of
 
+MAX_RANKS = 64
+"""Of one target: more than the GPUs of a host, and a typing error."""
 BACKENDS = {"local": "harness.config.backend:Local", "server": "harness.config.backend:Server"}
 """Name -> PACKAGE.MODULE:CLASS of the settings."""
 
@@ -88,6 +90,10 @@ class Local(BackendConfig):
     """Let torch compile layers that are transformers' own (target.layers), for steps of fixed sizes (backend.graphs);
     null does so on a GPU, of targets of a billion parameters or more. Not for trees, draft models and heads. Moves
     output tokens by rounding alone."""
+    tensor_parallel: int = 1
+    """Ranks, each a process with a GPU (on a CPU a process), that compute the target's layers together, each a part of
+    every layer, by the plan of transformers. Drafters, draws and verification stay on the first. Layers are
+    transformers' own then (target.layers). Moves output tokens by rounding alone."""
     prompt_tokens_beside_rounds: int | None = None
     """With graphs: prompt tokens that a step in which others decode reads at most, in whole groups of rows (16 tokens,
     a few less, or a wider row) and at least one; null sets no limit. Moves output tokens by rounding alone."""
@@ -98,6 +104,14 @@ class Local(BackendConfig):
             require(dtype in ("auto", "fp8"), f"backend.{name}", "auto or fp8", dtype)
         fits = not self.compile or self.graphs is not False
         require(fits, "backend.compile", "false, or null, with backend.graphs=false", self.compile)
+        ranks = self.tensor_parallel
+        require(1 <= ranks <= MAX_RANKS, "backend.tensor_parallel", f"1 to {MAX_RANKS}", ranks)
+        if ranks > 1:
+            # what only layers of our own have
+            for name, dtype in self.rounded.items():
+                require(dtype == "auto", f"backend.{name}", "auto with backend.tensor_parallel above 1", dtype)
+            one_each = re.fullmatch(r"auto|cpu|cuda", self.device) is not None
+            require(one_each, "backend.device", "auto, cpu or cuda with backend.tensor_parallel above 1", self.device)
         limit = self.prompt_tokens_beside_rounds
         require(limit is None or limit >= 1, "backend.prompt_tokens_beside_rounds", "1 or more, or null", limit)
 

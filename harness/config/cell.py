@@ -202,6 +202,11 @@ INVALID_COMBINATIONS: tuple[tuple[Callable[[CellConfig], bool], str], ...] = (
     ),
     (lambda cell: cell.drafter.refusal(cell) is not None, "{drafter_refusal}"),
     (
+        lambda cell: cell.drafter.traits.is_of_target and getattr(cell.backend, "tensor_parallel", 1) > 1,
+        "drafter={drafter.kind.value} drafts with the target's own layers, which several ranks compute for the target "
+        "alone; use backend.tensor_parallel=1, or another drafter",
+    ),
+    (
         lambda cell: cell.drafter.traits.is_one_hot and DraftSampling.greedy not in _samplings(cell),
         "verification={verification.method.value} needs a drafter with a distribution; drafter={drafter.kind.value} "
         "has none",

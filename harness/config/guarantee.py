@@ -10,6 +10,8 @@ RANDOM_WEIGHTS = "weights: random"
 FP8_WEIGHTS = "fp8 weights"
 """The target is the rounded one, whose output is not that of the checkpoint."""
 FP8_CACHE = "fp8 KV cache"
+SEVERAL_RANKS = "several ranks"
+"""Processes that compute the target together (backend.tensor_parallel)."""
 OWN_METHOD = "own method"
 """The verification method is the user's own, and what it promises was not tested here."""
 OTHER_DRAFTS = "unrounded drafts"
@@ -51,7 +53,8 @@ def labels(cell: CellConfig) -> tuple[str, ...]:
     drafts = OTHER_DRAFTS if compares_with_another(cell) else ""
     own = OWN_METHOD if "verification.method" in cell.imported else ""
     rounded = rounding_labels(**cell.backend.rounded)
-    return tuple(label for label in (kept, own, drafts, weights, *rounded) if label)
+    ranks = SEVERAL_RANKS if getattr(cell.backend, "tensor_parallel", 1) > 1 else ""
+    return tuple(label for label in (kept, own, drafts, weights, *rounded, ranks) if label)
 
 
 def rounding_labels(weight_dtype: str | None = None, kv_cache_dtype: str | None = None) -> tuple[str, ...]:

@@ -89,6 +89,8 @@ def determinants(
     if not plain["backend"].get("compile"):
         # as those that were measured before there was a choice
         plain["backend"].pop("compile", None)
+    if plain["backend"].get("tensor_parallel") == 1:
+        del plain["backend"]["tensor_parallel"]
     judged = {"run_code": True} if normal.measurement.run_code else {}
     # cells that draw no coupled noise keep their id
     noise = {"coupled_stream_version": COUPLED_STREAM_VERSION} if _may_draw_coupled_noise(cell) else {}

@@ -203,7 +203,10 @@ class GraphRunner:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with (
+                self.step.target.captured_elsewhere() as replay_elsewhere,
+                torch.cuda.graph(graph, pool=self._pool),
+            ):
                 output = self._run(given)
         except torch.OutOfMemoryError:
             raise
@@ -213,6 +216,7 @@ class GraphRunner:
         self._pool = graph.pool()
 
         def replay() -> StepOutput:
+            replay_elsewhere()
             graph.replay()
             return output
 

@@ -165,16 +165,21 @@ class CapturedParts(StepParts):
             replay()
         torch.cuda.synchronize()
 
-    def _captured(self, part: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-        """The graph of a part, and what it returned; its memory comes from the pool that all share."""
+    def _captured(self, part: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """What replays the graph of a part, and what it returned; its memory comes from the pool that all share."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with self.step.target.captured_elsewhere() as replay_elsewhere, torch.cuda.graph(graph, pool=self.pool):
             result = part()
         self.pool = graph.pool()
-        return graph, result
+
+        def replay() -> None:
+            replay_elsewhere()
+            graph.replay()
+
+        return replay, result
 
     def draft(self) -> None:
-        self._draft.replay()
+        self._draft()
         self._arrived.record()
 
     def read_drafts(self) -> tuple[list[list[int]], list[int]]:
@@ -182,24 +187,24 @@ class CapturedParts(StepParts):
         return super().read_drafts()
 
     def score(self) -> None:
-        self._score.replay()
+        self._score()
 
     def end(self) -> StepOutput:
-        self._end_free.replay()
+        self._end_free()
         output: StepOutput = self._output_free
         return output
 
     def end_masked(self) -> StepOutput:
-        self._end_under_masks.replay()
+        self._end_under_masks()
         output: StepOutput = self._output_under_masks
         return output
 
     def verify_to_cut(self) -> Tensor:
-        self._verify_to_cut.replay()
+        self._verify_to_cut()
         decided: Tensor = self._decided
         return decided
 
     def _finish(self) -> StepOutput:
-        self._finish_cut.replay()
+        self._finish_cut()
         output: StepOutput = self._output_cut
         return output

@@ -89,11 +89,13 @@ def random_target(
     in_fp8: bool = False,
     accepted: Accepted = OF_TARGET,
     layers: Layers = Layers.auto,
+    num_ranks: int = 1,
 ) -> TargetModel:
     """A target with frozen random weights, the same at every call.
 
     path: local folder or Hugging Face id whose config.json gives the sizes; None without a shape is the built-in
-    target. dtype: None is the one that its configuration states, else bfloat16. in_fp8, layers: as for `load_target`.
+    target. dtype: None is the one that its configuration states, else bfloat16. in_fp8, layers,
+    num_ranks: as for `load_target`.
     Its tokenizer is the folder's own or, where there is none, that of the zoo, whose ids lie below any real vocabulary
     size. A sequence ends at the tokens that the configuration names; those of the zoo's tokenizer end nothing here.
     Raises ValueError when the model type is not supported.
@@ -113,7 +115,16 @@ def random_target(
     identity = given.fields | {"tokenizer": fingerprint(folder, TEXT_SUFFIXES)}
     stands_in = folder != given.folder
     return random_model(
-        given, "target", tokenizer, device, dtype, name, identity, tokenizer_stands_in=stands_in, in_fp8=in_fp8
+        given,
+        "target",
+        tokenizer,
+        device,
+        dtype,
+        name,
+        identity,
+        tokenizer_stands_in=stands_in,
+        in_fp8=in_fp8,
+        num_ranks=num_ranks,
     )
 
 
@@ -128,6 +139,7 @@ def random_model(
     *,
     tokenizer_stands_in: bool,
     in_fp8: bool = False,
+    num_ranks: int = 1,
 ) -> TargetModel:
     """A causal language model of an architecture; two roles of the same architecture have other weights.
 
@@ -152,7 +164,7 @@ def random_model(
 
         check_fp8(in_fp8, name)
         with configured_by(given.source):
-            general = random_general(config, role, tokenizer, device, dtype, **described)
+            general = random_general(config, role, tokenizer, device, dtype, num_ranks, **described)
         general.assumptions = (*assumptions, *general.assumptions)
         return general
     types = layer_types(config, given.source)

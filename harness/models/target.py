@@ -7,9 +7,10 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +53,9 @@ from harness.models.shared_tokens import SharedTokens
 from harness.models.slot_cache import SlotCache, TargetCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
 from harness.models.zoo import zoo_path
+
+if TYPE_CHECKING:
+    from harness.models.general.split import Split
 
 OUTPUT = "lm_head.weight"
 WIDENED_NOTE = (
@@ -117,6 +121,8 @@ class TargetModel:
         self.shared_tokens: SharedTokens | None = None
         """Of a draft model with another tokenizer than its target: what the two share. It takes and gives its own
         ids."""
+        self.split: Split | None = None
+        """What each rank has of it; None where one has all."""
         self._attend_through_slots()
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size
@@ -244,6 +250,18 @@ class TargetModel:
         self.is_fused = self.fusion_obstacle is None
         return self.fusion_obstacle
 
+    def check_others(self) -> None:
+        """Raise RankDiedError where another process that computes it has ended."""
+
+    @contextmanager
+    def captured_elsewhere(self) -> Iterator[Callable[[], None]]:
+        """Let other processes that compute it capture what they do meanwhile, as a CUDA graph captures it here.
+
+        Yields:
+            What lets them replay it; to be called before each replay here.
+        """
+        yield lambda: None
+
     @property
     def is_compiled(self) -> bool:
         """Whether steps run layers that torch compiled."""
@@ -362,6 +380,7 @@ def load_target(
     most_ids: int | None = None,
     accepted: Accepted = OF_TARGET,
     layers: Layers = Layers.auto,
+    num_ranks: int = 1,
 ) -> TargetModel:
     """Load a target, or a draft model, with frozen weights and its tokenizer.
 
@@ -369,6 +388,7 @@ def load_target(
     in_fp8: round the projections of the layers to 8 bits (harness.models.fp8_linear).
     tokenizer: None is the folder's own. most_ids: token ids that are kept; None keeps all.
     accepted: fields and tensors of its files that the user vouches for. layers: whose code computes them.
+    num_ranks: of which this process is one (harness.models.general.sharded_target); layers are transformers' then.
     Raises ValueError when the model type is not supported, or not in 8 bits; when weights are missing, misshapen or
     pickled; when a field or tensor is not accounted for (harness.models.accounting); or when there is no tokenizer.
     """
@@ -383,7 +403,7 @@ def load_target(
             if tokenizer is None:
                 tokenizer = load_tokenizer(folder, trust_remote_code)
             given = GeneralFolder(folder, config, settled, accepted, tokenizer, name, most_ids)
-            return load_general(given, device, dtype, in_fp8)
+            return load_general(given, device, dtype, in_fp8, num_ranks)
         num_stored = config.vocab_size
         if most_ids is not None and most_ids < num_stored:
             config = resized(config, most_ids)

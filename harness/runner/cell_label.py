@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from harness.config.cell import CellConfig
 from harness.config.drafting import CacheDtype
-from harness.config.guarantee import FP8_CACHE, FP8_WEIGHTS, RANDOM_WEIGHTS, labels
+from harness.config.guarantee import FP8_CACHE, FP8_WEIGHTS, RANDOM_WEIGHTS, SEVERAL_RANKS, labels
 
 _MOST_NAMED = 3
 
 
 def label(cell: CellConfig) -> str:
     """A cell in a few words."""
-    named = [item for item in labels(cell) if RANDOM_WEIGHTS in item or item in (FP8_WEIGHTS, FP8_CACHE)]
+    told = FP8_WEIGHTS, FP8_CACHE, SEVERAL_RANKS
+    named = [item for item in labels(cell) if RANDOM_WEIGHTS in item or item in told]
     weights = "".join(f" [{item}]" for item in named)
     weights += f" on {cell.server.engine.value}" if cell.is_served else ""
     if cell.is_baseline:

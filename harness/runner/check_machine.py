@@ -53,12 +53,12 @@ def _check_tracker(plan: RunPlan) -> None:
 
 def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:
     """Cells that need what is not here, and what that is."""
-    found: dict[str, SettingsError | None] = {}
+    found: dict[object, SettingsError | None] = {}
     for cell in plan.cells:
         if cell.is_served:
-            key = repr((cell.server.command, cell.server.url, cell.server.model, cell.server.environment))
+            key: object = repr((cell.server.command, cell.server.url, cell.server.model, cell.server.environment))
         elif cell.backend.kind == "local":
-            key = cell.backend.device
+            key = cell.backend.device, cell.local.tensor_parallel
         else:
             continue
         if key not in found:
@@ -80,7 +80,9 @@ def _lack(plan: RunPlan, cell: CellConfig) -> SettingsError | None:
         return None
     # --devices says it anew for each worker
     shown = plan.workers.devices[0]
-    reason = why_no_gpu(os.environ.get(VISIBLE) if shown is None else shown, int(index or 0))
+    num_ranks = cell.local.tensor_parallel
+    last = int(index or 0) + num_ranks - 1
+    reason = why_no_gpu(os.environ.get(VISIBLE) if shown is None else shown, last)
     if reason is None:
         return None
     return SettingsError(

@@ -13,6 +13,7 @@ from harness.config.cell import CellConfig
 from harness.config.guarantee import labels
 from harness.config.identity import determinants
 from harness.config.own_code import own_place, place_of
+from harness.models.rank_died import RankDiedError
 from harness.records.files import identity
 from harness.records.provenance import provenance
 from harness.records.schema import CellRecord, Failure
@@ -21,12 +22,10 @@ from harness.workload.conversations import Conversation, fingerprint
 
 
 class DeviceLostError(ValueError):
-    """After an error on the GPU this process can compute nothing more there."""
+    """After an error on the GPU, or the end of a rank, this process can compute nothing more there."""
 
     def __init__(self, failure: Failure) -> None:
-        super().__init__(
-            f"the GPU takes no more work from this process after {failure.reason}; run the same command again"
-        )
+        super().__init__(f"this process can compute nothing more after {failure.reason}; run the same command again")
         self.failure = failure
 
 
@@ -70,8 +69,11 @@ def failed_record(
     )
 
 
-def device_is_lost() -> bool:
-    """Whether no more work can be done on the GPU in this process: an error of CUDA stays until the process ends."""
+def device_is_lost(error: BaseException) -> bool:
+    """Whether no more work can be done on the device in this process after an error: one of CUDA stays until the
+    process ends, and ranks without one of them compute nothing."""
+    if isinstance(error, RankDiedError):
+        return True
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False

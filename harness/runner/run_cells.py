@@ -167,7 +167,7 @@ class CellRunner:
         error = _prepared(arms, played)
         if error is None:
             return
-        alone = {} if device_is_lost() else {arm.place: _prepared([arm], played) for arm in arms}
+        alone = {} if device_is_lost(error) else {arm.place: _prepared([arm], played) for arm in arms}
         errors = {place: found for place, found in alone.items() if found is not None}
         if len(errors) in (0, len(arms)):
             with self._failing(arms, played):
@@ -255,7 +255,7 @@ class CellRunner:
             raise
         except Exception as error:
             failure = failure_of(error)
-            if device_is_lost():
+            if device_is_lost(error):
                 raise DeviceLostError(failure) from error
             for arm in arms:
                 self._fail(arm, failure, played)

@@ -68,12 +68,21 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     weights: dict[object, Need] = {
         target: weights_need(f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
     }
+    split = target.split
+    if split is not None:
+        each = weights[target]
+        weights[target] = each._replace(
+            what=f"{each.what}, of which each of {split.num_ranks} ranks has a part", num_bytes=split.rank_bytes
+        )
     if head is not None and not head.is_of_target:
         what = f"the drafter {drafter.kind.value}"
         weights[head] = weights_need(what, head.module, is_there=loaded.has_head(drafter))
     sizes, found = engine.settings, CacheBytes.of(engine)
     slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
     caches = [Need(f"the target's key-value cache ({slots})", found.target)]
+    if split is not None and head is not None:
+        whole = target.embed_weight.nbytes + target.output_matrix.nbytes
+        caches.append(Need("the whole embedding and output matrix, which drafters read", whole))
     rows = f"{sizes.num_slots} slots, {sizes.num_speculative_tokens} rows"
     if head is not None:
         rows += f" of {head.num_draft_ids:,} logits"

@@ -145,6 +145,8 @@ class LocalBackend:
 
         def hand_over(run: EngineRun) -> None:
             assert keep is not None
+            # what was computed without a rank that has ended is not kept
+            self.target.check_others()
             played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
             keep(played.ended())
 
@@ -153,6 +155,7 @@ class LocalBackend:
             self._start_note = self._kernels_ahead.capture(engine, self.engine_of_cell.steps) or self._start_note
         try:
             run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over), on_round)
+            self.target.check_others()
         except BaseException:
             self.engine_of_cell.forget()
             raise

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import astuple
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from harness.config.backend import Local
 from harness.config.device import resolve_device, resolve_dtype, resolve_graphs
 from harness.config.drafter import DrafterConfig
-from harness.config.models import TargetConfig, Weights
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.drafters.registry import LoadedHead, load_head
 from harness.models.accounting import Accepted
 from harness.models.fp8_linear import FP8
@@ -20,14 +21,24 @@ from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
 from harness.models.weight_layout import lay_out
 
+if TYPE_CHECKING:
+    from harness.models.general.ranks import Ranks
+
 FP8_CAPABILITY = (8, 9)
 """Of the first GPUs that convert e4m3."""
 
 
 def target_of(
-    config: TargetConfig, device: torch.device | str, dtype: torch.dtype | None, in_fp8: bool = False
+    config: TargetConfig,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+    in_fp8: bool = False,
+    num_ranks: int = 1,
 ) -> TargetModel:
-    """The target that settings name, loaded, or drawn where its weights are random; errors as of `load_target`."""
+    """The target that settings name, loaded, or drawn where its weights are random; errors as of `load_target`.
+
+    num_ranks: of which this process is one; layers are transformers' then.
+    """
     given: dict[str, Any] = {
         "device": device,
         "dtype": dtype,
@@ -36,7 +47,8 @@ def target_of(
         "name": config.name,
         "in_fp8": in_fp8,
         "accepted": Accepted("target", tuple(config.accept_unknown)),
-        "layers": config.layers,
+        "layers": config.layers if num_ranks == 1 else Layers.transformers,
+        "num_ranks": num_ranks,
     }
     if config.weights is Weights.random:
         return random_target(config.path, shape=config.shape, **given)
@@ -79,8 +91,11 @@ class Models:
         compilation: Wish = Wish.no,
         has_fp8_weights: bool = False,
         has_fp8_cache: bool = False,
+        num_ranks: int = 1,
     ) -> None:
         self.device = device
+        self._num_ranks = num_ranks
+        self._ranks: Ranks | None = None
         self._has_fp8_weights = has_fp8_weights
         self._has_fp8_cache = has_fp8_cache
         self._config = config
@@ -93,14 +108,41 @@ class Models:
     @property
     def target(self) -> TargetModel:
         if self._target is None:
-            target = target_of(self._config, self.device, self._dtype, self._has_fp8_weights)
-            if self._has_fp8_cache:
-                _keep_in_fp8(target)
-            lay_out(target.causal_lm)
+            if self._num_ranks > 1 and self.device.type != "meta":
+                target: TargetModel = self._sharded_target()
+            else:
+                target = target_of(self._config, self.device, self._dtype, self._has_fp8_weights, self._num_ranks)
+                if self._has_fp8_cache:
+                    _keep_in_fp8(target)
+                lay_out(target.causal_lm)
             self._fuse(target)
             self._compile(target)
             self._target = target
         return self._target
+
+    def _sharded_target(self) -> TargetModel:
+        """The target of several ranks, which are started.
+
+        Raises:
+            RankDiedError: a rank ended, or could not load.
+        """
+        # torch.distributed is imported for several ranks alone
+        from harness.models.general.ranks import Ranks
+        from harness.models.general.sharded_target import OtherRank, load_together
+
+        ranks = Ranks(self._num_ranks, self.device.type, OtherRank)
+        try:
+            target = load_together(ranks, partial(target_of, self._config, dtype=self._dtype))
+        except BaseException:
+            ranks.close()
+            raise
+        self._ranks = ranks
+        return target
+
+    def close(self) -> None:
+        """End the other ranks, if there are any."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     def head(self, config: DrafterConfig) -> LoadedHead | None:
         """The drafting network for the target; None for the kinds that have none."""
@@ -171,16 +213,37 @@ class ModelStore:
         in_fp8 = backend.weight_dtype == "fp8", backend.kv_cache_dtype == "fp8"
         device = resolve_device(backend.device)
         compilation = Wish.of(backend.compile, device) if resolve_graphs(backend.graphs, device) else Wish.no
-        key = (*astuple(config), backend.device, backend.dtype, backend.fused, compilation, *in_fp8)
+        num_ranks = backend.tensor_parallel
+        key = (*astuple(config), backend.device, backend.dtype, backend.fused, compilation, *in_fp8, num_ranks)
         if self._models is None or key != self._key:
+            if self._models is not None:
+                self._models.loaded.close()
             self._models = None
+            if num_ranks > 1:
+                _check_devices(backend, device)
             if in_fp8[1]:
                 _check_converts(device)
             dtype = resolve_dtype(backend.dtype, device)
             wishes = Wish.of(backend.fused, device), compilation
-            self._models = StoredModels(*(Models(config, each, dtype, *wishes, *in_fp8) for each in (META, device)))
+            given = *wishes, *in_fp8, num_ranks
+            self._models = StoredModels(*(Models(config, each, dtype, *given) for each in (META, device)))
             self._key = key
         return self._models
+
+
+def _check_devices(backend: Local, device: torch.device) -> None:
+    """Raise ValueError unless there is a device for each rank; before anything is loaded."""
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and backend.tensor_parallel > found:
+        raise ValueError(
+            f"backend.tensor_parallel: expected at most {found}, the GPUs that this process sees, found "
+            f"{backend.tensor_parallel}"
+        )
+    if device.type == "cpu" and found:
+        raise ValueError(
+            "backend.tensor_parallel: expected a GPU for each rank, since transformers takes those that it sees, found "
+            "backend.device=cpu; set CUDA_VISIBLE_DEVICES= (empty) to run on the CPU"
+        )
 
 
 def _keep_in_fp8(model: TargetModel) -> None:

@@ -81,7 +81,7 @@ def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) ->
     Raises:
         ValueError: prompts cannot be read, a model does not fit, or the length does not fit a target.
     """
-    asked = [_for_profile(cell, length, num_repeats) for cell in cells]
+    asked = [for_profile(cell, length, num_repeats) for cell in cells]
     played = [conversations(load_prompts(each.workload, each.seed), each.workload, each.seed) for each in asked]
     store = ModelStore()
     benches: dict[torch.device, _Bench] = {}
@@ -93,7 +93,7 @@ def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) ->
         yield CellProfile(index + 1, cell, benches[device].machine, profiled)
 
 
-def _for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
+def for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
     """The cell with prompts that lead to the length, a conversation for each slot, and room for the rounds."""
     if cell.drafts_tree:
         raise ValueError(f"drafting.tree: expected null, since only chains are profiled, found {cell.drafting.tree}")
@@ -129,7 +129,7 @@ def _profile(
 ) -> Profiled:
     """Profile one cell; its engine is gone when the next one needs the memory."""
     backend = LocalBackend(cell, store)
-    _check_length(backend)
+    check_length(backend)
     # every timed piece is a graph on a GPU, whatever the engine itself does
     check_capture(cell.drafter, True, bench.device)
     backend.prepare(played)
@@ -149,7 +149,7 @@ def _profile(
     return Profiled(profile, dtype, graphs, engine.core.name, notes, matrix_ways)
 
 
-def _check_length(backend: LocalBackend) -> None:
+def check_length(backend: LocalBackend) -> None:
     """Raise ValueError unless prompt and output fit the positions of the target and the configured slots."""
     cell, longest = backend.cell, backend.target.config.max_position_embeddings
     if cell.backend.max_length is not None:

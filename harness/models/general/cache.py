@@ -47,6 +47,8 @@ class GeneralCache:
         self.num_slots, self.capacity, self.dtype = num_slots, capacity, dtype
         self.slot_ids = torch.arange(num_slots, device=device)
         self.layer_stand_ins = [LayerStandIn(self, layer) for layer in range(num_layers)]
+        self.num_shards = 1
+        """Ranks that share what is counted here of all, on the meta device."""
         self.in_use: GeneralView | None = None
         """The view of the forward that runs."""
         self.tensors: dict[Kept, Tensor] = {}
@@ -59,7 +61,7 @@ class GeneralCache:
     @property
     def num_bytes(self) -> int:
         """Memory of all that is kept."""
-        return sum(tensor.nbytes for tensor in self._all)
+        return sum(tensor.nbytes for tensor in self._all) // self.num_shards
 
     @property
     def _all(self) -> tuple[Tensor, ...]:

@@ -35,22 +35,38 @@ class GeneralFolder(NamedTuple):
 
 
 def load_general(
-    given: GeneralFolder, device: torch.device | str, dtype: torch.dtype | None, in_fp8: bool = False
+    given: GeneralFolder,
+    device: torch.device | str,
+    dtype: torch.dtype | None,
+    in_fp8: bool = False,
+    num_ranks: int = 1,
 ) -> GeneralTarget:
     """Load a model with frozen weights, and compare it over slots with its plain forward, unless it is on meta.
 
     dtype: None is the one that its configuration states, else that of its weights.
+    num_ranks: of which this process is one; all load at the same time, on the devices of their process group.
 
     Raises:
         CheckpointError: tensors are missing, misshapen or unknown, or the probe finds a difference.
         ValueError: weights of 8 bits are asked for.
     """
     check_fp8(in_fp8, given.name)
-    causal_lm, assumed = _read(given, torch.device(device), dtype)
+    rounded = rounded_weights(read_fields(given.folder / CONFIG))
+    if rounded and num_ranks > 1:
+        raise ValueError(
+            f"backend.tensor_parallel: expected 1 with a checkpoint that was rounded to fewer bits ({rounded}), found "
+            f"{num_ranks}"
+        )
+    place = torch.device(device)
+    is_split = num_ranks > 1 and place.type != "meta"
+    causal_lm, assumed = _read(given, place, dtype, num_ranks if is_split else 1)
+    kind = _split_kind() if is_split else GeneralTarget
     with failing_code_told(type(causal_lm).__name__, given.folder):
-        target = GeneralTarget(causal_lm, given.tokenizer, name=given.name, path=given.folder)
+        target = kind(causal_lm, given.tokenizer, name=given.name, path=given.folder)
+    if num_ranks > 1 and not is_split:
+        target.be_split(num_ranks)
     target.assumptions = (*given.settled.assumptions, *assumed, *target.assumptions)
-    target.rounded_weights = rounded_weights(read_fields(given.folder / CONFIG))
+    target.rounded_weights = rounded
     if given.most_ids is not None:
         target.vocab_size = min(target.vocab_size, given.most_ids)
     if target.device.type != "meta":
@@ -67,14 +83,32 @@ def check_fp8(in_fp8: bool, name: str) -> None:
         )
 
 
-def _read(given: GeneralFolder, device: torch.device, dtype: torch.dtype | None) -> tuple[Any, Sequence[str]]:
+def _split_kind() -> type[GeneralTarget]:
+    # torch.distributed is imported for several ranks alone
+    from harness.models.general.sharded_target import ShardedTarget
+
+    return ShardedTarget
+
+
+def _placed(device: torch.device, num_ranks: int) -> dict[str, Any]:
+    """What tells transformers where weights go."""
+    if num_ranks == 1:
+        return {"device_map": {"": device}}
+    from harness.models.general.split import config_for
+
+    return {"distributed_config": config_for(num_ranks)}
+
+
+def _read(
+    given: GeneralFolder, device: torch.device, dtype: torch.dtype | None, num_ranks: int
+) -> tuple[Any, Sequence[str]]:
     """The model of transformers, and what is assumed of its tensors."""
     with configured_by(given.folder), quietly():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             given.folder,
             config=given.config,
             dtype=dtype or "auto",
-            device_map={"": device},
+            **_placed(device, num_ranks),
             attn_implementation=OWN_IMPLEMENTATION,
             use_safetensors=True,
             local_files_only=True,

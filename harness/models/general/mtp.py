@@ -87,6 +87,11 @@ class GeneralMtpHead(Head):
 
     def __init__(self, config: GeneralMtpConfig, target: GeneralTarget) -> None:
         """Its parameters are made in the target's type and on its device, those of norms as its class begins with."""
+        if target.split is not None:
+            raise ValueError(
+                "backend.tensor_parallel: expected 1 with drafter=mtp whose layer is transformers' own, found "
+                f"{target.split.num_ranks}"
+            )
         with made_on(target.device, target.dtype):
             stack = _Stack(target)
         super().__init__(stack.config, target)

@@ -6,7 +6,7 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -54,6 +54,7 @@ def has_alibi(config: PreTrainedConfig) -> bool:
 class GeneralTarget(TargetModel):
     """A causal language model of transformers over slots."""
 
+    CACHE: ClassVar[type[GeneralCache]] = GeneralCache
     network: Network
 
     def __init__(self, causal_lm: Any, tokenizer: Any, **given: Any) -> None:
@@ -77,6 +78,22 @@ class GeneralTarget(TargetModel):
             self.tree_obstacle = "its recurrent states follow one sequence"
         elif has_alibi(self.config):
             self.tree_obstacle = "its attention weighs keys by where they lie (ALiBi), not by their depth in a tree"
+
+    def be_split(self, num_ranks: int) -> None:
+        """Let a model on the meta device, which is whole, stand for one rank's part of it where memory is counted.
+
+        Raises:
+            ValueError: see `split_of`; or its layers keep recurrent states.
+        """
+        if self.is_recurrent:
+            raise ValueError(
+                f"backend.tensor_parallel: expected layers that keep keys and values alone, found {self.name}, which "
+                "keeps recurrent states; use backend.tensor_parallel=1"
+            )
+        # torch.distributed is imported for several ranks alone
+        from harness.models.general.split import split_of
+
+        self.split = split_of(self.causal_lm, num_ranks)
 
     def _num_dimensions(self, cache: GeneralCache) -> int:
         """Those of the states between its layers."""
@@ -111,7 +128,8 @@ class GeneralTarget(TargetModel):
     @property
     def fallbacks(self) -> tuple[str, ...]:
         of_compiling = None if self._compiled is None else self._compiled.note
-        notes = (self.network.experts_note, of_compiling, self._compile_failure)
+        of_split = None if self.split is None else self.split.note
+        notes = (of_split, self.network.experts_note, of_compiling, self._compile_failure)
         return tuple(note for note in notes if note is not None)
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
@@ -161,7 +179,7 @@ class GeneralTarget(TargetModel):
                 f"drafting.num_speculative_tokens: expected fewer than {READ_AT_ONCE - 1} with {self.name}, whose "
                 f"recurrent states are kept of the tokens of a round, found {rewind - 1}"
             )
-        cache = GeneralCache(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
+        cache = self.CACHE(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             # makes all its tensors
@@ -171,6 +189,8 @@ class GeneralTarget(TargetModel):
                 raise
             # its code reads values, of which there are none here
             self.is_uncounted = True
+        if self.split is not None and self.split.splits_keys and self.device.type == "meta":
+            cache.num_shards = self.split.num_ranks
         return cache
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from harness.config.cell import CellConfig
 from harness.config.constraint import ENDS_BY_GRAMMAR, AnswerConfig, GrammarConfig, GrammarKind, PolicyKind
 from harness.config.device import asks_for_gpu
 from harness.config.drafting import NUM_TOKENS
-from harness.config.models import TargetConfig, Weights
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.schema import CONF, SettingsError, did_you_mean, group_options
 from harness.config.usage import without_effect
 from harness.engine.constraint.grammar_text import check_given_grammar
@@ -40,6 +40,7 @@ def check_cells(cells: Sequence[CellConfig]) -> None:
     """
     _check_paths(cells)
     _check_served_files(cells)
+    _check_ranks(cells)
     _check_target_names(cells)
     _check_objects(cells)
     _check_reference_core(cells)
@@ -96,6 +97,22 @@ def _check_revision(key: str, path: str | None, revision: str | None) -> None:
             f"{key}.revision: expected none with a local folder, found {revision!r} with {key}.path={path}; a revision "
             "is one of a Hugging Face id"
         )
+
+
+def _check_ranks(cells: Sequence[CellConfig]) -> None:
+    """Several ranks compute layers of transformers alone, of weights that it reads in parts."""
+    for cell in cells:
+        if not isinstance(cell.backend, Local) or cell.backend.tensor_parallel == 1:
+            continue
+        found = f"backend.tensor_parallel={cell.backend.tensor_parallel}"
+        if cell.target.layers is Layers.own:
+            raise SettingsError(f"target.layers: expected auto or transformers with {found}, found own")
+        if cell.backend.fused:
+            raise SettingsError(f"backend.fused: expected false, or null, with {found}, found true")
+        if is_gguf(cell.target.path):
+            raise SettingsError(
+                f"target.path: expected a folder of safetensors with {found}, found the GGUF file {cell.target.path}"
+            )
 
 
 def _check_served_files(cells: Sequence[CellConfig]) -> None:
