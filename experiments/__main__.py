@@ -31,6 +31,7 @@ COMMANDS = {
     "bench-ranks": "bench_ranks",
     "compile-check": "compile_check",
     "convert": "convert",
+    "train-head": "train_head",
 }
 """Name -> module of experiments/; the first line of its docstring says what the command does."""
 ALIASES = {"again": "reproduce"}

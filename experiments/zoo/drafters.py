@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.zoo.data import TrainingData
 from experiments.zoo.sampling import GIVEN, load_sampled
 from experiments.zoo.settings import Settings
 from experiments.zoo.target_training import llama, save_causal_lm
 from experiments.zoo.tokenizer import END_OF_TEXT_ID
-from experiments.zoo.unrolled import ChainStates, HeadChain, ModelChain, ParallelChain
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head, load_eagle3
 from harness.models.head import Head, save_head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import MASK_HIDDEN, PEagleConfig, PEagleHead
-from harness.models.target import TargetModel, TargetOutput
+from harness.models.target import TargetModel
+from harness.training.drafter import Drafter, drafter_of, initialize
+from harness.training.unrolled import HeadChain, ModelChain, ParallelChain
 
+Save = Callable[[], None]
 KINDS = ("eagle", "eagle3", "mtp", "draft_model", "peagle")
 
 
-@dataclass
-class Drafter:
-    """One drafter in training."""
-
-    module: nn.Module
-    """What is trained, in float32."""
-    chain: Callable[[Tensor, Tensor], ChainStates]
-    num_pairs: int
-    features: Callable[[TargetOutput], Tensor]
-    logits: Callable[[Tensor], Tensor]
-    save: Callable[[], None]
-    aux_layers: tuple[int, ...] = ()
-    draft_to_target: Tensor | None = None
-    learns_features: bool = False
-
-
-def make_drafter(kind: str, settings: Settings, target: TargetModel, data: TrainingData) -> Drafter:
-    """A fresh drafter of a kind."""
+def make_drafter(kind: str, settings: Settings, target: TargetModel, data: TrainingData) -> tuple[Drafter, Save]:
+    """A fresh drafter of a kind, and what writes it."""
     if kind == "draft_model":
         return _draft_model(settings, target)
     head: EagleHead | Eagle3Head | MtpHead
@@ -66,45 +51,25 @@ def make_drafter(kind: str, settings: Settings, target: TargetModel, data: Train
             # a token after which nothing is known of the text
             config = PEagleConfig.for_target(target, len(ids), mask_token_id=END_OF_TEXT_ID, **changes)
             head = PEagleHead(config, target, draft_token_ids=ids)
-    _initialize(head)
+    initialize(head)
     if isinstance(head, PEagleHead) and (settings.out / "eagle3").is_dir():
         start_from(head, load_eagle3(settings.out / "eagle3", target))
     head.float().requires_grad_(True)
     lengths = sizes.sample_length, sizes.num_unrolled
     chain = ParallelChain(head, *lengths) if isinstance(head, PEagleHead) else HeadChain(head, *lengths)
-    return Drafter(
-        head,
-        chain,
-        chain.num_pairs,
-        head.features,
-        head.logits,
-        partial(save_mtp_layer, head, settings) if kind == "mtp" else partial(save_head, head, folder, torch.bfloat16),
-        head.aux_layers,
-        head.draft_to_target,
-        learns_features=kind == "eagle",
+    save = (
+        partial(save_mtp_layer, head, settings) if kind == "mtp" else partial(save_head, head, folder, torch.bfloat16)
     )
+    return drafter_of(head, chain, learns_features=kind == "eagle"), save
 
 
-def _draft_model(settings: Settings, target: TargetModel) -> Drafter:
+def _draft_model(settings: Settings, target: TargetModel) -> tuple[Drafter, Save]:
     sizes, folder = settings.sizes, settings.out / "draft_model"
     causal_lm = llama(sizes.draft_model, sizes.vocab_size, sizes.target_length, settings.device)
     model = TargetModel(causal_lm, target.tokenizer, name="draft_model")
     chain = ModelChain(model, sizes.sample_length, sizes.num_unrolled)
     save = partial(save_causal_lm, causal_lm, folder, settings.tokenizer_folder)
-    return Drafter(causal_lm, chain, chain.num_pairs, lambda output: output.hidden[..., :0], model.logits, save)
-
-
-def _initialize(head: Head) -> None:
-    with torch.no_grad():
-        for name, parameter in head.named_parameters():
-            if name == MASK_HIDDEN:
-                nn.init.normal_(parameter)
-            elif parameter.ndim == 2:
-                nn.init.normal_(parameter, std=0.02 if "lm_head" in name else parameter.shape[1] ** -0.5 / 2)
-            else:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        if isinstance(head, Eagle3Head) and head.draft_to_target is not None:
-            head.lm_head.weight.copy_(head.target.embed_weight[head.draft_to_target])
+    return Drafter(causal_lm, chain, chain.num_pairs, lambda output: output.hidden[..., :0], model.logits), save
 
 
 def start_from(head: PEagleHead, eagle3: Eagle3Head) -> None:

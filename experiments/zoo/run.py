@@ -89,7 +89,7 @@ def show_text(settings: Settings, data: TrainingData) -> None:
     target = load_trained(settings)
     torch.manual_seed(settings.seed)
     num_rows, length = 8, min(192, settings.sizes.sample_length)
-    tokens, _ = make_sampler(target, data, num_rows, length, stride=num_rows).sample(0)
+    tokens = make_sampler(target, data, num_rows, length, stride=num_rows).sample(torch.arange(num_rows)).tokens
     texts = decode_rows(target, tokens.cpu().numpy())
     (settings.out / "target_samples.txt").write_text("\n\n========\n\n".join(texts), encoding="utf-8")
     for text in texts:

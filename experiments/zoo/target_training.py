@@ -24,12 +24,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from experiments.zoo.data import TokenStream, TrainingData
 from experiments.zoo.generated import CHAT_GROUP, JSON_GROUP
 from experiments.zoo.metrics import record
-from experiments.zoo.schedule import Schedule
 from experiments.zoo.settings import ModelSize, Settings
 from experiments.zoo.tokenizer import END_ID, END_OF_TEXT_ID
 from harness.models.target import TargetModel, load_tokenizer
+from harness.training.optimizer import LOG_EVERY, adamw, autocast, step
+from harness.training.schedule import Schedule
 
-LOG_EVERY = 50
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _NUM_EVALUATIONS = 5
 _EVALUATION_ROWS = 16
@@ -71,34 +71,6 @@ def add_dropout(model: LlamaForCausalLM, probability: float) -> None:
         for layer in model.model.layers:
             layer.self_attn.o_proj.register_forward_hook(drop)
             layer.mlp.down_proj.register_forward_hook(drop)
-
-
-def autocast(device: str) -> torch.autocast:
-    """bfloat16 arithmetic on a GPU, none on a CPU."""
-    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16, enabled=device.startswith("cuda"))
-
-
-def adamw(model: nn.Module, learning_rate: float, weight_decay: float, device: str) -> torch.optim.AdamW:
-    """AdamW that decays matrices, but neither embeddings nor norms."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    decayed = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
-    rest = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=learning_rate,
-        betas=(0.9, 0.95),
-        fused=device.startswith("cuda"),
-    )
-
-
-def step(optimizer: torch.optim.Optimizer, model: nn.Module, learning_rate: float) -> None:
-    """One clipped optimizer step at a learning rate."""
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def train_target(settings: Settings, data: TrainingData) -> None:

@@ -15,17 +15,17 @@ from experiments.train_zoo import chosen_stages, main
 from experiments.zoo.corpus import dialogue_turns, documents
 from experiments.zoo.generated import CATEGORIES, CHAT_GROUP, JSON_GROUP, chat_turns, generated
 from experiments.zoo.json_text import TASKS, json_turns, schema_of
-from experiments.zoo.sampling import Sampler
-from experiments.zoo.schedule import Schedule
 from experiments.zoo.settings import SMOKE_SIZES
 from experiments.zoo.target_training import llama
 from experiments.zoo.tokenizer import END_OF_TEXT_ID, SPECIAL_TOKENS, chat_text, save_tokenizer, train_tokenizer
-from experiments.zoo.unrolled import HeadChain, ParallelChain, StepTerms, accepted, step_terms
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.mtp import MtpConfig, MtpHead
 from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
 from harness.models.target import TargetModel, load_target, load_tokenizer
+from harness.training.sampler import Sampler, Segments
+from harness.training.schedule import Schedule
+from harness.training.unrolled import HeadChain, ParallelChain, StepTerms, accepted, step_terms
 
 BUILTIN = Path(__file__).parents[2] / "harness" / "workload" / "prompts" / "builtin.jsonl"
 
@@ -183,15 +183,17 @@ def test_step_terms_are_the_overlap_and_its_unbiased_estimate() -> None:
 
 
 def test_accepted_multiplies_what_was_kept_before() -> None:
-    terms = [StepTerms(torch.zeros(1), torch.tensor([0.5]), torch.tensor([0.25])) for _ in range(3)]
+    terms = [StepTerms(torch.zeros(1), torch.tensor([0.5]), torch.tensor([0.25]), torch.ones(1)) for _ in range(3)]
     assert [float(chance) for chance in accepted(terms)] == [0.5, 0.125, 0.03125]
 
 
 def test_sampled_rows_begin_with_their_prompt_and_get_another_after_the_end(target: TargetModel) -> None:
     torch.manual_seed(4)
     prompts = torch.randint(1, 64, (6, 3))
-    sampler = Sampler(target, prompts, torch.tensor([3, 2, 3, 1, 3, 2]), num_rows=4, length=60, stride=4)
-    tokens, given = sampler.sample(0)
+    rows = [prompt[:size].tolist() for prompt, size in zip(prompts, (3, 2, 3, 1, 3, 2), strict=True)]
+    segments = Segments.of(rows, following=[4, 5, 0, 1, 2, 3])
+    sampler = Sampler(target, segments, (END_OF_TEXT_ID,), num_rows=4, length=60)
+    tokens, given, _ = sampler.sample(torch.arange(4))
     for row, size in enumerate([3, 2, 3, 1]):
         assert given[row, : size + 1].tolist() == [True] * size + [False]
         assert torch.equal(tokens[row, :size], prompts[row, :size])
@@ -204,8 +206,8 @@ def test_sampled_rows_begin_with_their_prompt_and_get_another_after_the_end(targ
 def test_sampled_tokens_follow_the_target_law(target: TargetModel) -> None:
     torch.manual_seed(5)
     num_rows = 4096
-    sampler = Sampler(target, torch.tensor([[9, 17]]), torch.tensor([2]), num_rows=num_rows, length=4, stride=1)
-    tokens, _ = sampler.sample(0)
+    sampler = Sampler(target, Segments.of([[9, 17]], following=[0]), (), num_rows=num_rows, length=4)
+    tokens = sampler.sample(torch.zeros(num_rows, dtype=torch.int64)).tokens
     counts = torch.bincount(tokens[:, 2], minlength=64).double()
     with torch.no_grad():
         hidden = target.forward(torch.tensor([[9, 17]]), torch.arange(2)[None], None).hidden[0, -1]

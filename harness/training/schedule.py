@@ -13,20 +13,29 @@ class Schedule:
     """
 
     def __init__(
-        self, seconds: float, steps: int | None, *, num_warmup_steps: int, decay_from: float, peak: float
+        self,
+        seconds: float,
+        steps: int | None,
+        *,
+        num_warmup_steps: int,
+        decay_from: float,
+        peak: float,
+        seconds_before: float = 0.0,
     ) -> None:
-        """decay_from: fraction of the budget after which the rate falls. peak: the highest learning rate."""
+        """decay_from: fraction of the budget after which the rate falls. peak: the highest learning rate.
+        seconds_before: what earlier runs have used of the budget."""
         self.seconds = seconds
         self.steps = steps
         self.num_warmup_steps = num_warmup_steps
         self.decay_from = decay_from
         self.peak = peak
+        self._seconds_before = seconds_before
         self._began: float | None = None
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first call of `fraction`."""
-        return 0.0 if self._began is None else time.perf_counter() - self._began
+        """Seconds since the first call of `fraction`, and those of earlier runs."""
+        return self._seconds_before + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def fraction(self, step: int) -> float:
         """0 at the start, 1 or more when the budget is used up."""

@@ -127,6 +127,8 @@ class StepTerms(NamedTuple):
     """Sum of the smaller of both probabilities: the chance that a sampled draft token is accepted at T = 1."""
     kept: Tensor
     """min(1, draft / target) of the text's own next token; its mean over text drawn from the target is the overlap."""
+    hit: Tensor
+    """Bool: whether the text's own next token is the draft's argmax."""
 
 
 def step_terms(
@@ -148,7 +150,8 @@ def step_terms(
     index = draft_ids.clamp(min=0)[..., None]
     ratio = (draft_logprob.gather(-1, index) - target_logprob.gather(-1, index))[..., 0]
     kept = torch.where(draft_ids >= 0, ratio.clamp(max=0).exp(), 0.0)
-    return StepTerms(cross_entropy, overlap, kept)
+    hit = draft_logits.argmax(-1) == draft_ids
+    return StepTerms(cross_entropy, overlap, kept, hit)
 
 
 def accepted(terms: list[StepTerms]) -> list[Tensor]:

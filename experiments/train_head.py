@@ -1,0 +1,149 @@
+"""Train a draft head for any target, on text that the target writes itself.
+
+The target writes conversations, questions too unless workload.path gives some; a head learns to draft what it would
+write, over several steps of a chain. Progress and acceptance on rows held out are printed as it goes, and the head is
+written at every checkpoint: drafter.path=OUT/head. The same command goes on where an earlier run ended. Acceptance is
+measured afterwards by `rejection-lab run`, on other prompts.
+
+Settings are `name=value`: those below, or target, backend.device, backend.dtype, workload and seed as `rejection-lab
+run` has them.
+
+examples:
+  rejection-lab train-head target.path=FOLDER kind=eagle3 minutes=20 out=build/head backend.dtype=bfloat16
+  rejection-lab train-head minutes=1 generate_minutes=0.5 length=128 rows_at_once=64 batch_rows=4 draft_vocab_size=1024
+  rejection-lab run target.path=FOLDER drafter=eagle3 drafter.path=build/head
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.config.cell import CellConfig
+from harness.config.cli.command_line import CommandParser, say
+from harness.config.cli.ending import SUCCESS
+from harness.config.cli.settings_help import settings_help
+from harness.config.schema import SettingsError, all_settings, did_you_mean, group_options
+from harness.training.settings import HeadTraining
+
+if TYPE_CHECKING:
+    from harness.models.target import TargetModel
+    from harness.training.sampler import Segments
+
+SECTIONS = ("target", "backend", "workload", "seed")
+BACKEND = ("backend.device", "backend.dtype", "backend.fused")
+WORKLOAD = ("workload.path", "workload.layout")
+OWN = tuple(field.name for field in fields(HeadTraining))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = CommandParser(
+        "train-head", __doc__, "[setting=VALUE ..]", lambda: settings_help([*SECTIONS[:3], ""], _takes)
+    )
+    parser.add_settings(HeadTraining, "training")
+    given = sys.argv[1:] if arguments is None else arguments
+    return parser.call(_run, [_flag(argument) for argument in given])
+
+
+def _flag(argument: str) -> str:
+    """A setting of the training, `minutes=20`, as the flag that the parser knows."""
+    name, equals, value = argument.partition("=")
+    if not equals or name not in OWN:
+        return argument
+    if value in ("true", "false") and isinstance(getattr(HeadTraining, name), bool):
+        return f"--{name.replace('_', '-')}" if value == "true" else f"--no-{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}={value}"
+
+
+def _takes(key: str) -> bool:
+    section = key.partition(".")[0]
+    return key in (*BACKEND, *WORKLOAD, "seed") or section == "target"
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings: HeadTraining = options.settings
+    cell = compose_cell(options.overrides)
+    say("loading PyTorch and the target")
+    from harness.runner.cpu_threads import choose_threads
+
+    choose_threads([cell])
+    import torch
+
+    from harness.config.device import resolve_device
+    from harness.training.ranks import run_together
+    from harness.training.train_head import HeadRun
+
+    device = resolve_device(cell.local.device)
+    num_devices = torch.cuda.device_count()
+    if device.type == "cuda" and settings.processes > num_devices:
+        raise SettingsError(f"processes: expected at most {num_devices}, the GPUs here, found {settings.processes}")
+    Path(settings.out).mkdir(parents=True, exist_ok=True)
+    work = HeadRun(settings, cell.seed, partial(load, cell), partial(segments, cell, settings), time.monotonic())
+    run_together(settings.processes, work)
+    return SUCCESS
+
+
+def compose_cell(overrides: Sequence[str]) -> CellConfig:
+    """The cell whose target is trained for.
+
+    Raises:
+        SettingsError: for wrong settings, a sweep, or settings that mean nothing here.
+    """
+    from harness.runner.plan.compose import compose_plan
+    from harness.runner.plan.overrides import read_overrides
+
+    for key, item in read_overrides(overrides).items():
+        if not _takes(key):
+            known = [*OWN, *(name for name in (*all_settings(), *group_options()) if _takes(name))]
+            raise SettingsError(
+                f"{key} is not used here{did_you_mean(key, known)}; settings of the training, target, "
+                f"{', '.join((*BACKEND, *WORKLOAD))} and seed are"
+            )
+        if item.is_sweep:
+            raise SettingsError(f"{key}: expected one value, found {len(item.values)}; a run trains one head")
+    return compose_plan([*overrides, "drafter=none"]).cells[0]
+
+
+def load(cell: CellConfig, writes_text: bool) -> TargetModel:
+    """The target of a cell, on this process's device; to write text with its layers fused, as the engine has them."""
+    from harness.backends.local.model_store import Models, Wish
+    from harness.config.device import resolve_device, resolve_dtype
+
+    device = resolve_device(cell.local.device)
+    fusion = Wish.of(cell.local.fused, device) if writes_text else Wish.no
+    return Models(cell.target, device, resolve_dtype(cell.local.dtype, device), fusion).target
+
+
+def segments(cell: CellConfig, settings: HeadTraining, target: TargetModel) -> Segments:
+    """What is given of the conversations: prompts of the workload's files, or what lies around questions."""
+    from harness.config.models import require
+    from harness.config.workload import History
+    from harness.training.chat_segments import given_prompts, self_written
+    from harness.workload.chat import encode_prompt
+    from harness.workload.prompt_files import read_files
+
+    if not cell.workload.paths:
+        return self_written(
+            target.tokenizer,
+            target.eos_token_ids,
+            temperature=settings.question_temperature,
+            question_tokens=settings.question_tokens,
+            answer_tokens=settings.answer_tokens,
+        )
+    prompts = read_files(cell.workload.paths, cell.workload.layout, History.generated)
+    encoded = [encode_prompt(target.tokenizer, prompt, []).token_ids for prompt in prompts]
+    kept = [ids for ids in encoded if len(ids) <= settings.length // 2]
+    require(bool(kept), "workload.path", f"prompts of at most {settings.length // 2} tokens, half a row", "none")
+    end_id = min(target.eos_token_ids)
+    return given_prompts(kept, stride=settings.rows_at_once, answer_tokens=settings.answer_tokens, end_id=end_id)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Training of draft heads against a frozen target: text that it writes, chains of steps, the loop, checkpoints."""

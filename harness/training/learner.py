@@ -1,0 +1,169 @@
+"""The objective of a drafter over rows of text, and what of it would be accepted.
+
+First the drafter learns the target's distribution at every step of the chain (soft cross-entropy), then the expected
+number of accepted draft tokens is raised directly, which is a weighted total-variation distance. The target's states
+are computed anew for each batch; its logits over the whole vocabulary exist for a few tokens at a time.
+
+Shapes: B rows, L tokens of a row, P pairs of a row, V draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.models.target import TargetModel, TargetOutput
+from harness.training.drafter import Drafter
+from harness.training.optimizer import autocast
+from harness.training.unrolled import StepTerms, accepted, step_terms
+
+SWITCH_AT = 0.55
+"""Share of the budget after which the objective changes to the expected number of accepted tokens."""
+_STEP_DISCOUNT = 0.8
+_FEATURE_WEIGHT = 0.1
+_LATE_CROSS_ENTROPY = 0.05
+_LOGITS_AT_ONCE = 1 << 30
+"""Logits of the target's whole vocabulary that exist at a time."""
+
+
+class TargetRows(NamedTuple):
+    """What the target says of rows of text."""
+
+    hidden: Tensor
+    """[B, L, H] after the final norm."""
+    aux: tuple[Tensor, ...]
+    logits: Tensor
+    """[B, L, V] of the draft vocabulary."""
+    lse: Tensor
+    """[B, L] float32, log of the sum of exponentials over the whole vocabulary."""
+
+
+class Learner:
+    """Runs a target and a drafter over rows of text."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        *,
+        length: int,
+        num_steps: int,
+        compiles: bool,
+        late_cross_entropy: float = _LATE_CROSS_ENTROPY,
+    ) -> None:
+        """num_steps: of the chain. compiles: whether torch compiles what is computed most."""
+        self.target, self.drafter, self.num_steps = target, drafter, num_steps
+        self._late_cross_entropy = late_cross_entropy
+        self._positions = torch.arange(length, device=target.device)[None]
+        self._to_draft = self._target_to_draft()
+        compiled: Callable[[Any], Any] = torch.compile if compiles else lambda function: function
+        self._terms, self._tail = compiled(self._run_terms), compiled(self._run_tail)
+
+    def _target_to_draft(self) -> Tensor:
+        """[target's vocabulary] int64, -1 where the drafter cannot propose a token."""
+        ids, size, device = self.drafter.draft_to_target, self.target.vocab_size, self.target.device
+        if ids is None:
+            return torch.arange(size, device=device)
+        table = torch.full((size,), -1, dtype=torch.int64, device=device)
+        table[ids] = torch.arange(len(ids), device=device)
+        return table
+
+    def _run_tail(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.target.logits(hidden)
+        lse = logits.float().logsumexp(-1)
+        if self.drafter.draft_to_target is not None:
+            logits = logits.index_select(-1, self.drafter.draft_to_target)
+        return logits, lse
+
+    def _run_terms(self, hidden: Tensor, target_logits: Tensor, target_lse: Tensor, draft_ids: Tensor) -> StepTerms:
+        return step_terms(self.drafter.logits(hidden), target_logits, target_lse, draft_ids)
+
+    @torch.no_grad()
+    def _target_rows(self, token_ids: Tensor) -> TargetRows:
+        # a network of transformers takes positions of every row
+        positions = self._positions.expand(len(token_ids), -1)
+        output = self.target.forward(token_ids, positions, None, self.drafter.aux_layers)
+        num_parts = -(-token_ids.numel() * self.target.vocab_size // _LOGITS_AT_ONCE)
+        logits, lse = zip(*(self._tail(part) for part in output.hidden.chunk(num_parts)), strict=True)
+        return TargetRows(output.hidden, output.aux, torch.cat(logits), torch.cat(lse))
+
+    # [B, L] int64
+    def terms(self, token_ids: Tensor) -> tuple[list[StepTerms], Tensor]:
+        """Terms of every step, and the distance between the chain's features and the target's (0 where not learnt)."""
+        drafter, size = self.drafter, self.drafter.num_pairs
+        rows = self._target_rows(token_ids)
+        states = drafter.chain(token_ids, drafter.features(TargetOutput(rows.hidden, rows.aux)))
+        terms, distance = [], rows.hidden.new_zeros((), dtype=torch.float32)
+        padded = functional.pad(token_ids, (0, 1))  # the last step's next token is never looked at
+        for index, state in enumerate(states.hidden):
+            at = slice(1 + index, 1 + index + size)
+            draft_ids = self._to_draft[padded[:, 2 + index : 2 + index + size]]
+            terms.append(self._terms(state, rows.logits[:, at], rows.lse[:, at], draft_ids))
+            if drafter.learns_features:
+                learnt = states.features[index].float()
+                distance = distance + functional.smooth_l1_loss(learnt, rows.hidden[:, at].float())
+        return terms, distance
+
+    def loss(
+        self,
+        # [B, L] int64
+        token_ids: Tensor,
+        fraction: float,
+        # [B, L] bool
+        counted: Tensor | None = None,
+    ) -> Tensor:
+        """The objective at a point of the budget.
+
+        counted: tokens whose prediction is learnt; a chain counts by the first token that it predicts. None is all.
+        """
+        terms, distance = self.terms(token_ids)
+        weight = None if counted is None else counted[:, 2 : 2 + self.drafter.num_pairs].float()
+
+        def mean(values: Tensor) -> Tensor:
+            return values.mean() if weight is None else (values * weight).sum() / weight.sum().clamp(min=1)
+
+        discounted = [_STEP_DISCOUNT**index * mean(term.cross_entropy) for index, term in enumerate(terms)]
+        entropy = torch.stack(discounted).sum()
+        if fraction < SWITCH_AT:
+            return entropy + _FEATURE_WEIGHT * distance
+        return self._late_cross_entropy * entropy - torch.stack([mean(chance) for chance in accepted(terms)]).sum()
+
+    @torch.no_grad()
+    def measure(
+        self,
+        # [N, L] int64
+        token_ids: Tensor,
+        # [N, L] bool
+        drawn: Tensor,
+        num_rows: int,
+        *,
+        greedy: bool = False,
+    ) -> dict[str, Any]:
+        """Acceptance where all tokens of a chain were drawn from the target, of batches of `num_rows` rows.
+
+        Sampled text gives that of sampled drafts at T = 1, text of T = 0 (`greedy`) that of the drafter's argmax. Where
+        rows do not fill a batch, the remainder is left out.
+        """
+        size, num_steps = self.drafter.num_pairs, self.num_steps
+        sums = torch.zeros(2, num_steps, dtype=torch.float64, device=token_ids.device)
+        count = torch.zeros((), dtype=torch.float64, device=token_ids.device)
+        for start in range(0, max(1, len(token_ids) - num_rows + 1), num_rows):
+            with autocast(token_ids.device):
+                terms, _ = self.terms(token_ids[start : start + num_rows])
+            at = drawn[start : start + num_rows].unfold(1, num_steps, 1)[:, 2 : 2 + size].all(-1)
+            at = functional.pad(at, (0, size - at.shape[1]))
+            count += at.sum()
+            reached = torch.stack([term.hit.float() for term in terms]).cumprod(0) if greedy else accepted(terms)
+            for index, (term, chance) in enumerate(zip(terms, reached, strict=True)):
+                sums[0, index] += ((term.hit if greedy else term.overlap) * at).sum()
+                sums[1, index] += (chance * at).sum()
+        overlap, kept = (sums / count).tolist()
+        return {
+            "overlap": [round(value, 4) for value in overlap],
+            "acceptance_by_position": [round(value, 4) for value in kept],
+            "acceptance_length": round(1 + sum(kept), 4),
+        }

@@ -1,0 +1,321 @@
+"""A training run of a head for any target: text, draft vocabulary, steps, checkpoints, the head.
+
+The folder of a run holds rows/ (what the target wrote), checkpoint.pt (weights, optimizer, how far the run is) and
+head/ (in the layout of speculators, which the harness loads). A run that ends early goes on from the last of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.models.aux_layer_ids import default_aux_layers
+from harness.models.eagle3 import Eagle3Config, Eagle3Head
+from harness.models.head import save_head
+from harness.models.target import TargetModel
+from harness.training.drafter import drafter_of, initialize
+from harness.training.learner import Learner
+from harness.training.optimizer import adamw
+from harness.training.ranks import Ranks
+from harness.training.rows import RowFiles, Rows, frequent_tokens
+from harness.training.sampler import Sampler, Segments
+from harness.training.schedule import Schedule
+from harness.training.settings import HeadTraining
+from harness.training.steps import Batch, Done, steps, warm_up
+from harness.training.unrolled import HeadChain
+
+CHECKPOINT, HEAD, LOG, ROWS = "checkpoint.pt", "head", "log.jsonl", "rows"
+FIXED = ("kind", "length", "num_unrolled", "draft_vocab_size", "intermediate_size", "temperatures")
+"""Settings that a run keeps when it goes on."""
+_EXAMPLE_CHARACTERS = 1500
+
+
+@dataclass(frozen=True)
+class HeadRun:
+    """The work of one process; can be pickled.
+
+    load: the target on this process's device, ready for what it does: whether it writes text. segments: what is given
+    of conversations.
+    """
+
+    settings: HeadTraining
+    seed: int
+    load: Callable[[bool], TargetModel]
+    segments: Callable[[TargetModel], Segments]
+    began: float
+    """Of the run, by time.monotonic()."""
+
+    def __call__(self, ranks: Ranks) -> None:
+        self.write_text(ranks)
+        ranks.wait()
+        if not self._is_over(ranks):
+            self.train(ranks)
+
+    def _is_over(self, ranks: Ranks, ahead: float = 0.0) -> bool:
+        """Whether the time of this run is used up, or will be in so many seconds; all processes agree."""
+        limit = 60 * self.settings.run_minutes
+        over = limit > 0 and time.monotonic() - self.began + ahead >= limit
+        return ranks.agree(float(over)) > 0
+
+    def write_text(self, ranks: Ranks) -> None:
+        """Let the target write rows until there are enough tokens, or no time is left for more."""
+        settings, files = self.settings, RowFiles(Path(self.settings.out) / ROWS)
+        at_once = settings.rows_at_once * settings.length
+        numbers = files.numbers
+        # the first process looks before it writes, another one may look later
+        num_files, first = int(ranks.agree(len(numbers))), int(ranks.agree(1 + max(numbers, default=-1)))
+        if num_files * at_once >= settings.tokens:
+            return
+        target = self.load(True)
+        for note in target.fallbacks if ranks.is_first else ():
+            print(f"note: {note}", flush=True)
+        segments = self.segments(target)
+        rows, number = settings.rows_at_once, len(segments.lengths)
+        sampler = Sampler(target, segments, target.eos_token_ids, num_rows=rows, length=settings.length)
+        temperature = torch.tensor(settings.temperatures, device=target.device).repeat(rows)[:rows]
+        began = time.monotonic()
+        for turn in range(-(-(settings.tokens - num_files * at_once) // (at_once * ranks.number))):
+            seconds = (time.monotonic() - began) / max(1, turn)
+            late = turn > 0 and time.monotonic() - began + seconds > 60 * settings.generate_minutes
+            if ranks.agree(float(late)) > 0 or self._is_over(ranks, seconds if turn else 0.0):
+                break
+            index = first + turn * ranks.number + ranks.rank
+            torch.manual_seed(self.seed + 1 + index)
+            opening = torch.arange(index * rows, (index + 1) * rows, device=target.device)
+            # questions that the target writes begin with the first segment
+            starts = opening % number if bool(segments.is_answer.all()) else torch.zeros_like(opening)
+            sampled = sampler.sample(starts, temperature)
+            arrays = sampled.tokens.int(), sampled.is_answer, temperature
+            tokens, is_answer, drawn_at = (each.cpu().numpy() for each in arrays)
+            files.write(index, Rows(tokens, is_answer, drawn_at))
+            if ranks.is_first:
+                done = (turn + 1) * ranks.number * at_once
+                share = sampled.is_answer.float().mean().item()
+                total, rate = num_files * at_once + done, done / (time.monotonic() - began)
+                print(f"text: {total:,} tokens, {rate:,.0f} a second, {share:.0%} of answers", flush=True)
+                if turn == 0:
+                    example = target.tokenizer.decode(sampled.tokens[-1].tolist())
+                    print(f"text, for example:\n{example[:_EXAMPLE_CHARACTERS]}", flush=True)
+
+    def train(self, ranks: Ranks) -> None:
+        """Train on the rows until the budget, or the time of this run, is used up."""
+        Trainer(self, ranks).run()
+
+
+class Trainer:
+    """The training of a head, in one process."""
+
+    def __init__(self, run: HeadRun, ranks: Ranks) -> None:
+        self._run, self._ranks, self.settings = run, ranks, run.settings
+        settings, self.folder = self.settings, Path(run.settings.out)
+        self.target = run.load(False)
+        device = self.target.device
+        saved = load_checkpoint(self.folder, settings)
+        rows = RowFiles(self.folder / ROWS).read()
+        self._check(rows)
+        self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
+        if saved is None:
+            held = settings.num_heldout
+            learnt = Rows(rows.tokens[held:], rows.is_answer[held:], rows.temperature[held:])
+            ids, share = frequent_tokens(learnt, self.target.vocab_size, settings.draft_vocab_size)
+            self._tell(f"draft vocabulary: the {len(ids):,} most frequent tokens are {share:.2%} of the answers")
+        else:
+            ids = saved["draft_token_ids"]
+        torch.manual_seed(run.seed)
+        self.head = fresh_head(self.target, ids, settings)
+        if saved is not None:
+            self.head.load_state_dict(saved["head"])
+        ranks.share(self.head)
+        chain = HeadChain(self.head, settings.length, settings.num_unrolled)
+        self.learner = Learner(
+            self.target,
+            drafter_of(self.head, chain),
+            length=settings.length,
+            num_steps=settings.num_unrolled,
+            compiles=settings.compile and device.type == "cuda",
+            late_cross_entropy=settings.late_cross_entropy,
+        )
+        self.optimizer = adamw(self.head, settings.learning_rate, 0.01, device)
+        if saved is not None:
+            self.optimizer.load_state_dict(saved["optimizer"])
+        self._tokens = torch.from_numpy(rows.tokens).to(device)
+        self._is_answer = torch.from_numpy(rows.is_answer).to(device)
+        self._temperature = torch.from_numpy(rows.temperature)
+
+    def _check(self, rows: Rows) -> None:
+        settings, found = self.settings, rows.tokens.shape
+        if found[1] != settings.length or found[0] < settings.num_heldout + settings.batch_rows:
+            raise ValueError(
+                f"{self.folder / ROWS}: expected {settings.num_heldout + settings.batch_rows} rows or more of "
+                f"{settings.length} tokens ({settings.num_heldout} are held out), found {found[0]} of {found[1]}; let "
+                "the target write more (tokens), or choose another folder (out)"
+            )
+
+    def batch(self, index: int) -> Batch:
+        """Rows of a step, which follow from its number alone."""
+        seed = hash((self._run.seed, index, self._ranks.rank, self._ranks.number))
+        generator = torch.Generator().manual_seed(seed & (2**63 - 1))
+        held, size = self.settings.num_heldout, self.settings.batch_rows
+        chosen = torch.randint(held, len(self._tokens), (size,), generator=generator).to(self._tokens.device)
+        return Batch(self._tokens[chosen].long(), self._is_answer[chosen])
+
+    def run(self) -> None:
+        settings, ranks = self.settings, self._ranks
+        began = time.perf_counter()
+        warm_up(self.learner, self.batch(0))
+        num_parameters = sum(parameter.numel() for parameter in self.head.parameters())
+        self._tell(f"{num_parameters:,} parameters, first step {time.perf_counter() - began:.1f} s")
+        if ranks.is_first and self.state["index"] == 0:
+            self._log(0, 0.0, None, 0.0)
+        schedule = Schedule(
+            60 * settings.minutes,
+            settings.steps or None,
+            num_warmup_steps=50,
+            decay_from=0.3,
+            peak=settings.learning_rate,
+            seconds_before=self.state["seconds"],
+        )
+        first = index = self.state["index"]
+        started = logged = saved = time.monotonic()
+        is_done = True
+        for done in steps(
+            self.learner,
+            self.optimizer,
+            schedule,
+            self.batch,
+            first=first,
+            agree=ranks.agree,
+            average=ranks.average,
+        ):
+            index, now = done.num_steps, time.monotonic()
+            if ranks.is_first and now - logged >= settings.log_seconds:
+                per_step = settings.batch_rows * settings.length * ranks.number
+                rate = (index - first) * per_step / (now - started)
+                self._log(index, done.fraction, done, rate)
+                logged = time.monotonic()
+            if ranks.is_first and now - saved >= settings.checkpoint_seconds:
+                self._save(index, schedule.elapsed)
+                saved = time.monotonic()
+            if self._run._is_over(ranks):
+                is_done = False
+                break
+        if ranks.is_first:
+            self._save(index, schedule.elapsed)
+            self._log(index, schedule.fraction(index), None, 0.0)
+            ended = "done" if is_done else "the time of this run is over, and the same command goes on"
+            self._tell(f"{ended}; the head is {self.folder / HEAD}")
+        ranks.wait()
+
+    def _log(self, index: int, fraction: float, done: Done | None, rate: float) -> None:
+        loss = None if done is None else round(done.check("head"), 4)
+        measured = self.measure()
+        words = [f"{name} {values['acceptance_length']:.2f}" for name, values in measured.items()]
+        told = "" if loss is None else f", loss {loss:.3f}, {rate:,.0f} tokens/s"
+        self._tell(f"step {index}, {fraction:.1%}{told}; acceptance length on rows held out: {', '.join(words)}")
+        line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate), **measured}
+        with (self.folder / LOG).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def measure(self) -> dict[str, Any]:
+        """Acceptance on the rows held out, by temperature: of 0 and of 1, where there are such."""
+        settings, found = self.settings, {}
+        for temperature in (0.0, 1.0):
+            at = (self._temperature[: settings.num_heldout] == temperature).nonzero().flatten().to(self._tokens.device)
+            if len(at):
+                drawn = self._tokens[at].long(), self._is_answer[at]
+                values = self.learner.measure(*drawn, settings.batch_rows, greedy=temperature == 0)
+                found[f"T={temperature:g}"] = values
+        return found
+
+    def _save(self, index: int, seconds: float) -> None:
+        self.state = {"index": index, "seconds": seconds}
+        ids = self.head.draft_to_target
+        save_checkpoint(
+            self.folder,
+            {
+                "settings": fixed(self.settings),
+                "state": self.state,
+                "draft_token_ids": torch.arange(self.target.vocab_size) if ids is None else ids.cpu(),
+                "head": self.head.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+            },
+        )
+        write_head(self.head, self.folder / HEAD)
+
+    def _tell(self, text: str) -> None:
+        if self._ranks.is_first:
+            print(text, flush=True)
+
+
+def fresh_head(target: TargetModel, draft_token_ids: Tensor, settings: HeadTraining) -> Eagle3Head:
+    """A head in float32 to be trained.
+
+    draft_token_ids: [V_draft] int64, ascending.
+    """
+    # states between layers differ in size by orders of magnitude, from layer to layer and from token to token
+    changes: dict[str, Any] = {"fc_norm": True, "norm_before_residual": True}
+    if settings.intermediate_size:
+        changes["intermediate_size"] = settings.intermediate_size
+    config = Eagle3Config.for_target(
+        target, len(draft_token_ids), aux_layers=_read_layers(target.num_layers), **changes
+    )
+    head = Eagle3Head(config, target, draft_token_ids=draft_token_ids)
+    initialize(head)
+    return head.float().requires_grad_(True)
+
+
+def _read_layers(num_layers: int) -> tuple[int, ...]:
+    """Those that EAGLE-3 heads read by default; of few layers the first, the middle and what leaves the last."""
+    usual = default_aux_layers(num_layers)
+    return usual if usual == tuple(sorted(set(usual))) else tuple(sorted({0, num_layers // 2, num_layers}))
+
+
+def write_head(head: Eagle3Head, folder: Path) -> None:
+    """Write a head in bfloat16; a file of an earlier one is replaced whole."""
+    unfinished = folder.with_name(f".{folder.name}")
+    save_head(head, unfinished, torch.bfloat16)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in unfinished.iterdir():
+        path.chmod(0o644)
+        path.replace(folder / path.name)
+    unfinished.rmdir()
+
+
+def fixed(settings: HeadTraining) -> dict[str, Any]:
+    """What must be the same when a run goes on."""
+    values = asdict(settings)
+    return {name: values[name].value if name == "kind" else values[name] for name in FIXED}
+
+
+def save_checkpoint(folder: Path, content: dict[str, Any]) -> None:
+    """Write the checkpoint of a run; it is whole, or the one before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".{CHECKPOINT}"
+    torch.save(content, unfinished)
+    os.replace(unfinished, folder / CHECKPOINT)
+
+
+def load_checkpoint(folder: Path, settings: HeadTraining) -> dict[str, Any] | None:
+    """The checkpoint of a run; None without one.
+
+    Raises:
+        ValueError: the run was begun with other settings.
+    """
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    before, now = content["settings"], fixed(settings)
+    differing = [name for name in FIXED if before[name] != now[name]]
+    if differing:
+        told = ", ".join(f"{name}={before[name]}" for name in differing)
+        raise ValueError(f"{path}: expected what this run began with, {told}; or choose another folder (out)")
+    return content

@@ -1,0 +1,150 @@
+"""Training a head for any target: text it writes, what is learnt of it, ending and going on, the head's file."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from experiments.train_head import main
+from harness.models.eagle3 import load_eagle3
+from harness.models.general.target import GeneralTarget
+from harness.models.target import TargetModel
+from harness.training.chat_segments import given_prompts
+from harness.training.ranks import Ranks, run_together
+from harness.training.rows import RowFiles
+from harness.training.sampler import Segments
+from harness.training.settings import HeadTraining
+from harness.training.train_head import HeadRun
+from tests.support.any_models import tiny_config, tiny_model
+from tests.support.gradients_of_ranks import write_found
+from tests.support.tiny_models import word_tokenizer
+
+END = 7
+
+
+def general_target(writes_text: bool = False) -> TargetModel:
+    """One whose network is transformers' own."""
+    config = tiny_config("gpt2")
+    config.n_layer = 6
+    return GeneralTarget(tiny_model("gpt2", config), word_tokenizer(config.vocab_size), name="tiny")
+
+
+def prompts(target: TargetModel) -> Segments:
+    given = [[4, 5, 6], [10, 11], [20, 21, 22, 23]]
+    return given_prompts(given, stride=1, answer_tokens=20, end_id=END)
+
+
+def head_run(folder: Path, began: float | None = None, **changes: Any) -> HeadRun:
+    sizes = {"length": 32, "rows_at_once": 24, "batch_rows": 4, "num_unrolled": 3, "draft_vocab_size": 24}
+    text = {"tokens": 2 * 24 * 32, "temperatures": (0.0, 1.0), "log_seconds": 1e9}
+    settings = HeadTraining(**sizes | text | {"out": str(folder), "steps": 8, "learning_rate": 1e-2} | changes)
+    return HeadRun(settings, 3, general_target, prompts, time.monotonic() if began is None else began)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was not interrupted."""
+    folder = tmp_path_factory.mktemp("trained")
+    head_run(folder)(Ranks(0, 1))
+    return folder
+
+
+def test_a_trained_head_drafts_better_on_rows_held_out(trained: Path) -> None:
+    """Would catch a chain, labels or gradients that do not belong together."""
+    lines = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 8]
+    for temperature in ("T=0", "T=1"):
+        before, after = (line[temperature]["acceptance_length"] for line in lines)
+        assert after > before + 0.02
+
+
+def test_the_head_proposes_the_most_frequent_tokens_of_answers_that_are_learnt(trained: Path) -> None:
+    rows, target = RowFiles(trained / "rows").read(), general_target()
+    held = HeadTraining(batch_rows=4, temperatures=(0.0, 1.0)).num_heldout
+    counts = np.bincount(rows.tokens[held:][rows.is_answer[held:]], minlength=target.vocab_size)
+    head = load_eagle3(trained / "head", target)
+    assert head.draft_to_target is not None and not head.assumptions
+    ids = head.draft_to_target.numpy()
+    assert (np.diff(ids) > 0).all() and len(ids) == 24
+    assert counts[ids].min() >= np.delete(counts, ids).max()
+    stored = load_file(trained / "head" / "model.safetensors")
+    assert stored["t2d"].nonzero().flatten().tolist() == ids.tolist()
+    assert stored["lm_head.weight"].dtype == torch.bfloat16
+
+
+def test_a_run_that_ended_early_goes_on_to_the_bits_of_one_that_did_not(trained: Path, tmp_path: Path) -> None:
+    """Would catch an optimizer that begins anew, other batches, or another vocabulary after a stop."""
+    alone = Ranks(0, 1)
+    head_run(tmp_path).write_text(alone)
+    # its time is over: it makes one step and stops
+    head_run(tmp_path, began=time.monotonic() - 3600, run_minutes=1.0).train(alone)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]["index"] == 1
+    head_run(tmp_path)(alone)
+    first, second = (load_file(folder / "head" / "model.safetensors") for folder in (trained, tmp_path))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None:
+    files = RowFiles(tmp_path / "rows")
+    head_run(tmp_path, generate_minutes=0.0).write_text(Ranks(0, 1))
+    assert files.numbers == [0]
+    before = files.read().tokens
+    head_run(tmp_path).write_text(Ranks(0, 1))
+    assert files.numbers == [0, 1]
+    after = files.read().tokens
+    assert np.array_equal(after[:24], before) and not np.array_equal(after[24:], before)
+    head_run(tmp_path).write_text(Ranks(0, 1))
+    assert files.numbers == [0, 1]
+
+
+def test_a_run_refuses_other_settings_than_it_began_with(trained: Path) -> None:
+    with pytest.raises(ValueError, match="began with, draft_vocab_size=24"):
+        head_run(trained, draft_vocab_size=12)(Ranks(0, 1))
+
+
+def test_too_little_text_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected 105 rows or more"):
+        head_run(tmp_path, batch_rows=21, tokens=1)(Ranks(0, 1))
+
+
+def test_two_processes_average_gradients_and_follow_the_first(tmp_path: Path) -> None:
+    run_together(2, partial(write_found, str(tmp_path)))
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first["gradients"] == [[1.5], [1.5]] and first["agreed"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["minuts=3"], "minuts"),
+        (["drafter=eagle3"], "drafter is not used here"),
+        (["kind=medusa"], "expected one of eagle3"),
+        (["minutes=0"], "minutes: expected more than 0"),
+        (["seed=1,2"], "a run trains one head"),
+        (["temperatures=3"], "temperatures: expected numbers from 0 to 2"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_loaded(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    output = capsys.readouterr().err
+    assert told in output and "loading" not in output
+
+
+def test_the_command_trains_for_the_built_in_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["length=48", "rows_at_once=20", "tokens=960", "batch_rows=2", "steps=1", "draft_vocab_size=64"]
+    more = ["question_tokens=12", "answer_tokens=12", "num_unrolled=2", f"out={tmp_path}"]
+    assert main([*given, *more]) == 0
+    assert "acceptance length on rows held out: T=0" in capsys.readouterr().out
+    assert json.loads((tmp_path / "head" / "config.json").read_text())["draft_vocab_size"] == 64
