@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "report",
     "prompt": "prompt",
     "replay": "replay",
+    "tune": "tune",
     "reproduce": "reproduce",
     "partings": "partings",
     "certify": "certify",

@@ -33,9 +33,11 @@ _PROMPT_SETTINGS = (
     "history",
     "categories",
     "num_prompts",
+    "held_out",
     "shuffle",
 )
 """Settings of the workload that only choose prompts and their order, for which the prompts' digest stands."""
+_LATER_IN_WORKLOAD = ("held_out", "request_rates")
 _MODEL_SETTINGS = ("path", "revision", "weights", "shape")
 _LATER_IN_DECODING = ("stop", *(item.name for item in EDITS))
 """Settings of decoding that older cells were measured without: left out at their defaults."""
@@ -64,6 +66,8 @@ def determinants(
     if model_fingerprints is None:
         models = {role: [plain[role].get(name) for name in _MODEL_SETTINGS] for role in ("target", "drafter")}
     workload = plain["workload"]
+    # as those that were measured before there were such
+    workload = {name: value for name, value in workload.items() if name not in _LATER_IN_WORKLOAD or value is not None}
     if prompts_fingerprint is not None:
         workload = without_settings(workload, _PROMPT_SETTINGS) | {"prompts": prompts_fingerprint}
     target: dict[str, Any] = {"accept_unknown": accepted} if (accepted := normal.target.accept_unknown) else {}

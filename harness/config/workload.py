@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from harness.config.arrivals import rate_at, read_rates
 from harness.config.imported import OrImported, TextOrTexts, named
 from harness.config.models import require
 from harness.config.union import Member
@@ -70,6 +71,9 @@ class WorkloadConfig:
     """Keep only these categories; empty keeps all."""
     num_prompts: int | None = None
     """Take this many prompts, evenly over the categories, chosen by the seed; null takes all."""
+    held_out: int | None = None
+    """Leave out the prompts that num_prompts of this number takes with the same seed, and choose from the others: what
+    was tuned on those is tried on other prompts; null leaves out none."""
     num_requests: int | None = None
     """Oversample the prompts, in order, to this many conversations; null runs each prompt once."""
     num_turns: int | None = None
@@ -81,6 +85,9 @@ class WorkloadConfig:
     """Cut or repeat every prompt to exactly so many tokens, for speed at fixed sizes; null leaves them as they are."""
     request_rate: float | None = None
     """Conversations that arrive per second, at random (a Poisson process); null: all wait for a slot from the start."""
+    request_rates: str | None = None
+    """The same with a rate that moves: RATE:CONVERSATIONS pairs such as 20:40/200:160, in each block (num_blocks) from
+    the first pair on, and behind the last again."""
     shuffle: bool = True
     """Deterministic order drawn from the seed; false keeps the file's order."""
     too_long: TooLong = TooLong.skip
@@ -90,6 +97,16 @@ class WorkloadConfig:
     def paths(self) -> tuple[str, ...]:
         """The files; none where `path` is null."""
         return (self.path,) if isinstance(self.path, str) else tuple(self.path or ())
+
+    def rate_at(self, place: int) -> float | None:
+        """Conversations that arrive per second in front of the one at a place of its block, counted from 0; None where
+        all wait from the start."""
+        return self.request_rate if self.request_rates is None else rate_at(read_rates(self.request_rates), place)
+
+    @property
+    def arrives(self) -> bool:
+        """Whether conversations arrive while others are under way."""
+        return self.rate_at(0) is not None
 
     def __post_init__(self) -> None:
         self.layout = named("workload.layout", Layout.__members__, self.layout)
@@ -113,7 +130,18 @@ class WorkloadConfig:
             "more than 0 conversations per second, or null",
             self.request_rate,
         )
-        for name in ("num_prompts", "num_requests", "num_turns", "prompt_tokens"):
+        require(
+            self.request_rate is None or self.request_rates is None,
+            "workload.request_rates",
+            "null beside workload.request_rate, which is one rate",
+            self.request_rates,
+        )
+        if self.request_rates is not None:
+            try:
+                read_rates(self.request_rates)
+            except ValueError as error:
+                raise ValueError(f"workload.request_rates: {error}") from error
+        for name in ("held_out", "num_prompts", "num_requests", "num_turns", "prompt_tokens"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"workload.{name}", "1 or more, or null", value)
         require(

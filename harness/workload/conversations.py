@@ -48,7 +48,7 @@ class Selection(NamedTuple):
     prompts: list[Prompt]
     num_of_other_categories: int
     num_not_taken: int
-    """By `num_prompts`."""
+    """By `held_out` and `num_prompts`."""
     num_turns_cut: int
     """Of the prompts that are left, by `num_turns`."""
 
@@ -61,8 +61,9 @@ def load_prompts(config: WorkloadConfig, seed: int) -> list[Prompt]:
 def selected(config: WorkloadConfig, seed: int) -> Selection:
     """Read the prompts of a workload and take the configured subset in the configured order.
 
-    `categories` filters; `num_prompts` takes evenly over the categories, and a smaller number takes a subset of what
-    a larger one takes; `shuffle` orders by a hash of seed and prompt_id; `num_turns` cuts every prompt.
+    `categories` filters; `held_out` leaves out what `num_prompts` of that number would take; `num_prompts` takes evenly
+    over the categories, and a smaller number takes a subset of what a larger one takes; `shuffle` orders by a hash of
+    seed and prompt_id; `num_turns` cuts every prompt.
 
     Raises:
         SettingsError: the data set cannot be read, holds an id twice, has no such category, or too few prompts.
@@ -71,7 +72,8 @@ def selected(config: WorkloadConfig, seed: int) -> Selection:
     chosen = _filter(there, config.categories)
     if config.shuffle:
         chosen.sort(key=lambda prompt: _hash63("order", seed, prompt.prompt_id))
-    taken = chosen if config.num_prompts is None else _subset(chosen, config.num_prompts)
+    left = chosen if config.held_out is None else _without(chosen, config.held_out)
+    taken = left if config.num_prompts is None else _subset(left, config.num_prompts)
     cut = [prompt.cut(config.num_turns) for prompt in taken]
     num_turns_cut = sum(len(prompt.turns) for prompt in taken) - sum(len(prompt.turns) for prompt in cut)
     return Selection(cut, len(there) - len(chosen), len(chosen) - len(taken), num_turns_cut)
@@ -170,6 +172,17 @@ def _subset(prompts: list[Prompt], num_prompts: int) -> list[Prompt]:
     # A stable sort by rank: within a rank the categories stand in the order of the prompts.
     kept = sorted(range(len(prompts)), key=lambda index: ranks[index])[:num_prompts]
     return [prompts[index] for index in sorted(kept)]
+
+
+def _without(prompts: list[Prompt], held_out: int) -> list[Prompt]:
+    """The prompts that `_subset` of a number does not take."""
+    if held_out >= len(prompts):
+        raise SettingsError(
+            f"workload.held_out: expected fewer than {len(prompts)}, the prompts there are, found {held_out}, which "
+            "leaves none"
+        )
+    taken = {prompt.prompt_id for prompt in _subset(prompts, held_out)}
+    return [prompt for prompt in prompts if prompt.prompt_id not in taken]
 
 
 def _hash63(*parts: str | int) -> int:

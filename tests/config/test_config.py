@@ -100,6 +100,13 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
             lambda: WorkloadConfig(request_rate=0),
             "workload.request_rate: expected more than 0 conversations",
         ),
+        (lambda: WorkloadConfig(request_rates="20"), "workload.request_rates: expected RATE:CONVERSATIONS pairs"),
+        (
+            lambda: WorkloadConfig(request_rates="20:5/0:5"),
+            "workload.request_rates: expected rates and numbers above 0",
+        ),
+        (lambda: WorkloadConfig(request_rate=2, request_rates="2:1/3:1"), "null beside workload.request_rate"),
+        (lambda: WorkloadConfig(held_out=0), "workload.held_out: expected 1 or more"),
         (lambda: WorkloadConfig(prompt_tokens=0, num_turns=1), "workload.prompt_tokens: expected 1 or more"),
         (lambda: WorkloadConfig(prompt_tokens=8), "expected workload.num_turns=1 beside it"),
         (lambda: WorkloadConfig(prompt_tokens=8, num_turns=2), "found num_turns=2"),

@@ -46,6 +46,8 @@ PROMISED = {
     "demo_server": (("draft_model", "eagle", "eagle3"), (4,), (0.0,), ("probabilistic",)),
     "side_by_side": (("eagle",), (3,), (1.0,), ("synthetic",)),
     "adaptive_depth": (("eagle3",), (1, 2, 3, 4, 6, 8), (1.0,), ("probabilistic",)),
+    "tune": (("eagle3",), (1, 2, 3, 4, 6), (1.0,), ("probabilistic",)),
+    "tune_check": (("eagle3",), (1, 2, 3, 4), (1.0,), ("probabilistic",)),
     "tree_shapes": (
         ("eagle3",),
         (1, 2, 3, 4, 5, 6, 7, 8),
@@ -82,6 +84,8 @@ NUM_CELLS = {
     "demo_server": 8,
     "side_by_side": 4,
     "adaptive_depth": 44,
+    "tune": 24,
+    "tune_check": 6,
     "tree_shapes": 99,
     "dynamic_trees": 30,
     "tree_children": 10,

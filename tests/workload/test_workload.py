@@ -101,6 +101,26 @@ def test_a_smaller_subset_is_part_of_a_larger_one_in_the_same_order():
         larger = smaller
 
 
+def test_held_out_prompts_are_those_that_were_not_taken(tmp_path):
+    """What 40 prompts were tuned on is tried on the other 40, five of each category. Would catch one on both sides."""
+    taken = load_prompts(WorkloadConfig(num_prompts=40), seed=5)
+    others = load_prompts(WorkloadConfig(held_out=40), seed=5)
+    assert sorted(ids(taken + others)) == sorted(ids(load_prompts(WorkloadConfig(), seed=5)))
+    assert {*Counter(prompt.category for prompt in others).values()} == {5}
+    some = ids(load_prompts(WorkloadConfig(held_out=40, num_prompts=8), seed=5))
+    assert len(some) == 8 and set(some) <= set(ids(others))
+    path = write_lines(tmp_path / "prompts.jsonl", *make_prompts(a=3))
+    with pytest.raises(ValueError, match="held_out: expected fewer than 3, the prompts there are, found 3"):
+        load_prompts(WorkloadConfig(path=str(path), held_out=3), seed=0)
+
+
+def test_a_rate_that_moves_begins_again_behind_its_last_pair():
+    """Would catch a rate that holds for one conversation too many, and one that stays at the last."""
+    moving = WorkloadConfig(request_rates="20:2/0.5:1")
+    assert [moving.rate_at(place) for place in range(7)] == [20, 20, 0.5, 20, 20, 0.5, 20]
+    assert moving.arrives and not WorkloadConfig().arrives and WorkloadConfig(request_rate=3.0).rate_at(9) == 3
+
+
 def test_more_prompts_than_there_are_is_refused(tmp_path):
     path = write_lines(tmp_path / "prompts.jsonl", *make_prompts(a=3))
     with pytest.raises(ValueError, match=r"expected at most 3, .* found 4; use workload\.num_requests"):

@@ -164,7 +164,7 @@ class LocalBackend:
 
     def warm_up(self, conversations: Sequence[Conversation], on_round: OnRound | None = None) -> None:
         """Run some requests whose results are discarded: the first steps alone where the rest would warm nothing."""
-        if not self.engine_of_cell.keeps_nothing or self.cell.workload.request_rate is not None:
+        if not self.engine_of_cell.keeps_nothing or self.cell.workload.arrives:
             # looks for requests that have not arrived count as rounds
             self.generate(conversations, on_round=on_round)
             return
@@ -179,9 +179,8 @@ class LocalBackend:
     def _arriving(self, conversations: Sequence[Conversation], start_s: float) -> list[Request]:
         """The first turns that fit, with their times of arrival where the workload has a rate."""
         requests, arrival_s = [], start_s
-        rate = self.cell.workload.request_rate
-        for item in conversations:
-            request = self.requests.first(item)
+        for place, item in enumerate(conversations):
+            request, rate = self.requests.first(item), self.cell.workload.rate_at(place)
             if rate is not None:
                 arrival_s += item.gap_s(rate)
                 request = request and replace(request, arrival_s=arrival_s)

@@ -150,7 +150,7 @@ class _Run:
     async def play(self, conversations: Sequence[Conversation], first: Sequence[Question | None]) -> None:
         cell, played, start_s = self.generator.cell, self.played, self._start_s
         due_s = start_s
-        rate, stall_timeout_s = cell.workload.request_rate, cell.server.stall_timeout_s
+        stall_timeout_s = cell.server.stall_timeout_s
         are_kept = self.generator.adapter.keeps_connections
         async with connected(stall_timeout_s, are_kept=are_kept) as connections, played.lag.measured():
             origin, cpu_s = time.perf_counter() - start_s, time.process_time()
@@ -163,7 +163,8 @@ class _Run:
                 new_reply=self.generator.adapter.reply,
             )
             async with self._beside(), asyncio.TaskGroup() as group:
-                for conversation, question in zip(conversations, first, strict=True):
+                for place, (conversation, question) in enumerate(zip(conversations, first, strict=True)):
+                    rate = cell.workload.rate_at(place)
                     due_s += 0.0 if rate is None else conversation.gap_s(rate)
                     group.create_task(self._converse(conversation, question, None if rate is None else due_s))
             played.wall_s, played.cpu_s = self._client.clock() - start_s, time.process_time() - cpu_s

@@ -114,6 +114,7 @@ def for_profile(cell: CellConfig, length: int, num_repeats: int) -> CellConfig:
             num_turns=1,
             prompt_tokens=length - 1,
             request_rate=None,
+            request_rates=None,
             too_long=TooLong.error,
         ),
         measurement=replace(cell.measurement, expected_acceptance=False),

@@ -1,0 +1,217 @@
+"""Acceptance and round times of a run's cells, by batch size and depth.
+
+Cells of a family differ in depth and concurrency alone. Where rounds are known, each belongs to a step with a number of
+decoding requests, of which the times of steps are means: by groups of sizes up to a power of two, over the steps that
+read no prompt where each depth has MIN_STEPS of them, else over all. A prompt costs the same at every depth, and so
+does not move the best. Of a server a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of
+its counts, and a step takes concurrency * tokens / throughput, all that the server does included.
+Shapes: R resamples and the observed sums behind them, P prompts, D depths, S batch sizes, G groups of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from harness.analysis.cell import CellResult
+from harness.analysis.comparison import NOT_COMPARED
+from harness.analysis.decode_steps import DecodeRounds, Floats, decode_rounds
+from harness.analysis.depth_optimum import DEPTH_SETTINGS, fixed_depth
+from harness.analysis.estimates import Estimates
+from harness.analysis.intervals import resample_weights
+from harness.analysis.ranking import comparable
+from harness.analysis.tuning.rates import DepthRates
+from harness.records.counts import Knowledge
+
+MIN_STEPS = 20
+"""Of a group of sizes and a depth, for a time of their own."""
+LOCAL = "local"
+"""Kind of the backend that is this engine."""
+CONCURRENCY = "backend.max_concurrency"
+SETTINGS = (*NOT_COMPARED, *DEPTH_SETTINGS, CONCURRENCY)
+"""In which the cells of a family may differ."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A family of cells and what they say."""
+
+    cells: tuple[CellResult, ...]
+    """Of fixed depths; the first has a drafter."""
+    rates: DepthRates
+    how: str
+    """What times and tokens are of."""
+    left_out: tuple[tuple[CellResult, str], ...]
+    """With the reason."""
+
+
+def measured_of(cells: Sequence[CellResult]) -> list[Measured]:
+    """What the families of some cells say, in their order.
+
+    Raises:
+        ValueError: no family has two depths at one concurrency; the message says what was found.
+    """
+    families: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        is_fixed = not cell.is_baseline and fixed_depth(cell) is not None and not cell["tree"]
+        if is_fixed and not cell.record.has_failed:
+            families.setdefault(cell.key_without(*SETTINGS), []).append(cell)
+    found = [each for line in families.values() if (each := _measured(line)) is not None]
+    if not found:
+        depths = sorted({fixed_depth(cell) or 0 for line in families.values() for cell in line})
+        raise ValueError(
+            "expected cells of two fixed depths or more at one concurrency, plain decoding counted as one, found "
+            f"{'depths ' + ', '.join(map(str, depths)) if depths else 'no cell of a fixed depth'}; run with "
+            "drafting.num_speculative_tokens=1,2,3,4 backend.max_concurrency=1,8,32"
+        )
+    return found
+
+
+def _measured(line: Sequence[CellResult]) -> Measured | None:
+    by_size: dict[int, dict[int, CellResult]] = {}
+    for cell in line:
+        at_size = by_size.setdefault(int(cell["max_concurrency"]), {})
+        baseline = cell.baseline
+        if baseline is not None and not baseline.record.has_failed:
+            at_size.setdefault(0, baseline)
+        at_size.setdefault(fixed_depth(cell) or 0, cell)
+    left_out: list[tuple[CellResult, str]] = []
+    prompts: set[str] | None = None
+    for size, at_size in by_size.items():
+        timed = comparable(list(at_size.values()))
+        left_out += timed.left_out
+        kept = {cell.record.cell_id for cell in timed.cells}
+        by_size[size] = {depth: cell for depth, cell in at_size.items() if cell.record.cell_id in kept}
+        prompts = {*timed.prompt_ids} if prompts is None else prompts & {*timed.prompt_ids}
+    depths = sorted(set.intersection(*({*at_size} for at_size in by_size.values())))
+    for at_size in by_size.values():
+        left_out += [(cell, "not at every concurrency") for depth, cell in at_size.items() if depth not in depths]
+    if len(depths) < 2 or not prompts:
+        return None
+    kept_cells = {size: {depth: at_size[depth] for depth in depths} for size, at_size in sorted(by_size.items())}
+    cells = tuple(cell for at_size in kept_cells.values() for cell in at_size.values())
+    # where a server tells rounds, nothing tells which of them were one step
+    have_rounds = all(cell["engine"] == LOCAL and cell.record.knowledge is Knowledge.rounds for cell in cells)
+    rates, how = (_of_rounds if have_rounds else _of_throughput)(kept_cells, sorted(prompts))
+    return Measured(tuple(sorted(cells, key=lambda cell: cell.is_baseline)), rates, how, tuple(left_out))
+
+
+Kept = Mapping[int, Mapping[int, CellResult]]
+"""Concurrency -> depth -> cell."""
+
+
+def _of_throughput(kept: Kept, prompt_ids: Sequence[str]) -> tuple[DepthRates, str]:
+    sizes, estimates = tuple(kept), next(iter(next(iter(kept.values())).values())).estimates
+    depths = tuple(kept[sizes[0]])
+    tokens = np.ones((estimates.num_resamples + 1, len(depths), len(sizes)))
+    seconds = np.ones_like(tokens)
+    for column, size in enumerate(sizes):
+        for row, depth in enumerate(depths):
+            cell = kept[size][depth]
+            found = Estimates(cell.estimates.sums.take(prompt_ids), estimates.num_resamples, estimates.confidence)
+            if depth:
+                tokens[:, row, column] = _values(found, "mean_acceptance_length")
+            seconds[:, row, column] = size * tokens[:, row, column] / _values(found, "output_tokens_per_s")
+    if not np.isfinite(seconds).all():
+        raise ValueError(
+            "expected drafts and accepted drafts of every cell, which give the tokens of a round, found cells without; "
+            "the server must tell them (harness/backends/server/README.md)"
+        )
+    how = (
+        "tokens of a round: 1 + accepted / drafts that the server counted; seconds of a step: requests in flight * "
+        "tokens of a round / output throughput, so that all that the server does is in them"
+    )
+    return DepthRates(depths, sizes, tokens, seconds, len(prompt_ids), estimates.confidence), how
+
+
+def _values(found: Estimates, name: str) -> Floats:
+    """[R + 1]."""
+    value, resampled = found.distribution(name)
+    return np.append(resampled, value)
+
+
+def _of_rounds(kept: Kept, prompt_ids: Sequence[str]) -> tuple[DepthRates, str]:
+    estimates = next(iter(next(iter(kept.values())).values())).estimates
+    rows = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
+    weights = np.vstack([resample_weights(len(rows), estimates.num_resamples), np.ones(len(rows))])
+    depths = tuple(next(iter(kept.values())))
+    rounds = [
+        _together([decode_rounds(at_size[depth].record.requests, rows) for at_size in kept.values()])
+        for depth in depths
+    ]
+    steps = [_steps_of_groups(each) for each in rounds]
+    num_groups = min(len(each) for each, _ in steps)
+    every, pure = (np.stack([each[place][:num_groups] for each in steps]).min(axis=0) for place in (0, 1))
+    groups = [int(group) for group in np.flatnonzero(every >= min(MIN_STEPS, every.max(initial=1)))]
+    if not groups:
+        raise ValueError("expected rounds of requests that decode at every depth, found none; raise max_new_tokens")
+    times = [_times(each, groups, pure >= MIN_STEPS, weights) for each in rounds]
+    sizes = tuple(
+        dict.fromkeys(round(float(np.mean(sizes))) for sizes in zip(*(each for each, _ in times), strict=True))
+    )
+    seconds = np.stack([_at(sizes, *found) for found in times], axis=1)
+    length = np.stack([_sums(each, each.num_tokens, weights) / _counts(each, weights) for each in rounds], axis=1)
+    tokens = np.repeat(length[:, :, None], len(sizes), axis=2)
+    among = [f"{size}" for size, group in zip(sizes, groups, strict=False) if pure[group] < MIN_STEPS]
+    how = (
+        "tokens of a round: means over the rounds of requests that decode; seconds of a step: means over the steps "
+        "that read no prompt"
+        + (f", with {', '.join(among)} requests over all, which read prompts too" if among else "")
+    )
+    return DepthRates(depths, sizes, tokens, seconds, len(rows), estimates.confidence), how
+
+
+def _together(parts: Sequence[DecodeRounds]) -> DecodeRounds:
+    return DecodeRounds(
+        *(np.concatenate([getattr(part, item.name) for part in parts]) for item in fields(DecodeRounds))
+    )
+
+
+def _groups(rounds: DecodeRounds) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """[N] of sizes up to the same power of two."""
+    return np.ceil(np.log2(np.maximum(rounds.size, 1))).astype(np.int64)
+
+
+def _steps_of_groups(rounds: DecodeRounds) -> tuple[Floats, Floats]:
+    """[G] steps, and those of them that read no prompt."""
+    groups, share = _groups(rounds), 1.0 / np.maximum(rounds.size, 1)
+    num = int(groups.max(initial=-1)) + 1
+    pure = ~rounds.reads_prompts
+    every: Floats = np.bincount(groups, weights=share, minlength=num).astype(np.float64)
+    return every, np.bincount(groups[pure], weights=share[pure], minlength=num).astype(np.float64)
+
+
+def _times(
+    rounds: DecodeRounds, groups: Sequence[int], are_pure: np.ndarray[tuple[int], np.dtype[np.bool_]], weights: Floats
+) -> tuple[Floats, Floats]:
+    """Mean size of each group's steps [G], and their mean seconds [R + 1, G]."""
+    of_rounds = _groups(rounds)
+    sizes, seconds = [], []
+    for group in groups:
+        part = rounds.where((of_rounds == group) & (~rounds.reads_prompts if are_pure[group] else True))
+        steps = _sums(part, 1 / part.size, weights)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean_s = _sums(part, part.seconds, weights) / steps
+        # a resample without such a step takes the observed mean
+        seconds.append(np.where(np.isfinite(mean_s), mean_s, mean_s[-1]))
+        sizes.append(len(part.size) / steps[-1])
+    return np.array(sizes), np.stack(seconds, axis=1)
+
+
+def _at(sizes: Sequence[int], known: Floats, seconds: Floats) -> Floats:
+    """[R + 1, S] seconds at some sizes, on the lines between the known ones."""
+    lines = np.stack([np.interp(sizes, known, row) for row in np.eye(len(known))])
+    found: Floats = seconds @ lines
+    return found
+
+
+def _sums(rounds: DecodeRounds, values: Floats, weights: Floats) -> Floats:
+    """[R + 1]."""
+    found: Floats = weights @ rounds.by_prompt(values, weights.shape[1])
+    return found
+
+
+def _counts(rounds: DecodeRounds, weights: Floats) -> Floats:
+    return _sums(rounds, np.ones(len(rounds.size)), weights)

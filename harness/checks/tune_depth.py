@@ -1,0 +1,147 @@
+"""Tunes the draft depth of an engine of ours from the first step to the last: measures, chooses, and checks the choice.
+
+One run measures acceptance and round times on some prompts (experiment=tune); one run for each load then holds the
+schedule against the fixed depths on the other prompts (experiment=tune_check), in turns, with a block for each repeat:
+so many requests in flight, and Poisson arrivals whose rate moves between these. This module does not know how anything
+is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from harness.analysis.results import Results, read_results
+from harness.analysis.tuning.from_runs import Measured
+from harness.analysis.tuning.held_out import HeldOut, held_out_of
+from harness.analysis.tuning.schedule import Schedule
+from harness.config.arrivals import rates_name
+from harness.config.schema import SettingsError
+from harness.runner.plan.compose import compose_plan
+from harness.runner.plan.run_plan import Resume
+from harness.runner.whole_run import run_and_report
+
+WORTH_A_CHECK = 0.1
+"""Fixed depths that lose more than this at every load are not run again beside the schedule."""
+MOST_ARRIVING = 0.9
+"""Of the requests per second that the engine served at the largest load: the rate of arrivals there. At the full rate
+the queue would grow without end."""
+ARRIVING_SLOTS = 6
+"""Requests of a repeat at each rate of arrivals, in those of a slot: as many at each, so that all loads count alike."""
+ABOUT = ("name", "drafting.num_speculative_tokens", "drafting.depth", "backend.max_concurrency")
+"""Settings that this command sets itself."""
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What a schedule is checked at."""
+
+    in_flight: tuple[int, ...] = (1, 8, 32)
+    """Requests in flight; the arrivals move between these."""
+    repeats: int = 5
+    requests: int = 20
+    """Of a slot in a repeat; those of one slot have twice as many."""
+
+    def __post_init__(self) -> None:
+        grows = all(low < high for low, high in pairwise(self.in_flight))
+        if len(self.in_flight) < 2 or self.in_flight[0] < 1 or not grows:
+            raise SettingsError(f"--loads: expected two numbers or more that grow, found {_words(self.in_flight)}")
+        if self.repeats < 1 or self.requests < 1:
+            raise SettingsError(f"--repeats, --requests: expected 1 or more, found {self.repeats}, {self.requests}")
+
+    def num_requests(self, in_flight: int) -> int:
+        """Of all repeats."""
+        return self.repeats * self.requests * max(in_flight, 2)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise SettingsError for settings that the command sets itself."""
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+")
+        if key in ABOUT or key == "experiment":
+            raise SettingsError(f"{key}: expected no such setting, since tune sets it; --help lists its options")
+
+
+def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> Path:
+    """Run experiment=tune at every load; returns the folder of the run.
+
+    Raises:
+        SettingsError: settings are wrong.
+        ValueError: a cell failed.
+    """
+    own = [f"name={name}_measured", f"backend.max_concurrency={','.join(map(str, loads.in_flight))}"]
+    return _run(["experiment=tune", *own, *overrides], fresh)
+
+
+def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured, fresh: bool) -> tuple[HeldOut, ...]:
+    """Run experiment=tune_check at every load.
+
+    Raises:
+        ValueError: a cell failed.
+    """
+    schedule = Schedule(measured.rates)
+    depths = [str(depth) for depth in worth_a_check(schedule, loads.in_flight) if depth]
+    with_none = 0 in worth_a_check(schedule, loads.in_flight)
+    named = [f'"{depth}"' for depth in depths] + ([schedule.text] if schedule.text not in depths else [])
+    own = [
+        f"drafting.depth={','.join(named)}",
+        f"measurement.num_blocks={loads.repeats}",
+        f"measurement.baseline={str(with_none).lower()}",
+    ]
+    found: list[HeldOut] = []
+    for in_flight in loads.in_flight:
+        size = [f"backend.max_concurrency={in_flight}", f"workload.num_requests={loads.num_requests(in_flight)}"]
+        found += _held_out(["experiment=tune_check", f"name={name}_at_{in_flight}", *own, *size, *overrides],
+                           schedule, fresh)  # fmt: skip
+    arrivals = arrivals_of(measured, loads)
+    num_requests = loads.repeats * sum(count for _, count in arrivals)
+    moving = [
+        f"backend.max_concurrency={loads.in_flight[-1]}",
+        f"workload.num_requests={num_requests}",
+        f"workload.request_rates={rates_name(arrivals)}",
+    ]
+    found += _held_out(["experiment=tune_check", f"name={name}_moving", *own, *moving, *overrides], schedule, fresh)
+    return tuple(found)
+
+
+def worth_a_check(schedule: Schedule, in_flight: Sequence[int]) -> list[int]:
+    """Depths that lose at most WORTH_A_CHECK at some load, and those of the schedule."""
+    choices = [schedule.choice(size) for size in in_flight if size <= schedule.largest]
+    return [
+        depth
+        for depth in schedule.rates.depths
+        if any(choice.regrets[depth].value <= WORTH_A_CHECK or choice.scheduled == depth for choice in choices)
+    ]
+
+
+def arrivals_of(measured: Measured, loads: Loads) -> tuple[tuple[float, int], ...]:
+    """Rates at which so many requests are in flight, by what the engine served at the best depth there, up and down.
+
+    By Little's law as many are in flight where they arrive as fast as they were served.
+    """
+    rates = []
+    for in_flight in loads.in_flight:
+        served = [cell.estimates.distribution("requests_per_s")[0] for cell in measured.cells
+                  if int(cell["max_concurrency"]) == in_flight]  # fmt: skip
+        rates.append(max(served) * (MOST_ARRIVING if in_flight == loads.in_flight[-1] else 1))
+    return tuple((float(f"{rate:.3g}"), ARRIVING_SLOTS * loads.requests) for rate in rates)
+
+
+def _held_out(overrides: Sequence[str], schedule: Schedule, fresh: bool) -> list[HeldOut]:
+    return held_out_of(read_results(_run(overrides, fresh)).cells, schedule.text)
+
+
+def _run(overrides: Sequence[str], fresh: bool) -> Path:
+    plan = replace(compose_plan(overrides), resume=Resume(fresh))
+    seen: list[Results] = []
+    run_and_report(plan, seen.append)
+    failed = [cell for results in seen for cell in results.cells if cell.record.has_failed]
+    if failed:
+        raise ValueError(f"{plan.folder}: {len(failed)} cells failed; its report says why")
+    return plan.folder
+
+
+def _words(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers)) or "nothing"

@@ -1,0 +1,272 @@
+"""Draft depths tuned to measured acceptance and round times: by hand, against a known optimum, and on held-out load."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from experiments import tune
+from harness.analysis.tuning.from_files import read_measurements
+from harness.analysis.tuning.from_runs import measured_of
+from harness.analysis.tuning.held_out import held_out_of
+from harness.analysis.tuning.schedule import Schedule
+from harness.checks.tune_depth import Loads, arrivals_of, worth_a_check
+from harness.records.schema import Block
+from tests.support.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
+
+pytestmark = pytest.mark.fast
+
+RATES = "position,rate\n1,0.5\n2,0.25\n"
+TIMES = "batch_size,depth,round_ms\n1,0,10\n1,1,12\n1,2,13\n3,0,10\n3,1,16\n3,2,25\n"
+
+
+def given(tmp_path, acceptance, times):
+    files = {"acceptance": acceptance, "times": times}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return read_measurements(*(tmp_path / name for name in files))
+
+
+def test_two_files_give_the_depths_that_are_found_by_hand(tmp_path):
+    """A round emits 1, 1.5 or 1.75 tokens. One request then waits 10, 8 or 7.43 ms for a token, three wait 10, 10.67 or
+    14.29 ms, and two, on the lines between, 10, 9.33 or 10.86 ms. Would catch the bonus token left out, rates taken as
+    conditional (1.625 tokens), and times of another batch size."""
+    (found,) = given(tmp_path, RATES, TIMES)
+    schedule = Schedule(found.rates)
+    assert schedule.text == "1:2/2:1/3:0" and schedule.table == ((1, 2), (2, 1), (3, 0))
+    one, three = schedule.choices
+    assert (one.best, three.best) == (2, 0)
+    assert one.regrets[0].value == pytest.approx(1 - (13 / 1.75) / 10)
+    assert one.regrets[1].value == pytest.approx(1 - (13 / 1.75) / (12 / 1.5))
+    assert three.tokens_per_s.value == pytest.approx(3 / 0.010)
+    assert math.isnan(one.regrets[1].low) and one.indistinguishable == ()
+
+
+def test_prompts_and_repeats_are_what_intervals_draw_again(tmp_path):
+    """Prompts that agree leave no doubt, prompts of which each second is hard do; so do times that scatter. Would catch
+    intervals over rounds, which 1,000 rounds a prompt would make narrow."""
+    times = "batch_size,depth,round_ms\n1,0,10\n1,1,15\n"
+
+    def regret(accepted, times=times):
+        lines = [f"{prompt},1,1000,{value}" for prompt, value in enumerate(accepted)]
+        (found,) = given(tmp_path, "\n".join(["prompt,position,drafted,accepted", *lines]), times)
+        return Schedule(found.rates).choice(1)
+
+    sure, unsure = regret([530] * 20), regret([530 + 400 * (-1) ** place for place in range(20)])
+    assert sure.best == unsure.best == 1 and sure.regrets[0].value == pytest.approx(unsure.regrets[0].value)
+    assert sure.indistinguishable == () and unsure.indistinguishable == (0,)
+    assert sure.shares_best == {0: 0, 1: 1} and 0 < unsure.shares_best[0] < 0.5
+    scattered = regret([530] * 20, f"{times}1,1,11\n1,1,19\n")
+    assert scattered.regrets[0].value == pytest.approx(sure.regrets[0].value)
+    assert scattered.indistinguishable == (0,)
+
+
+def test_acceptance_of_a_depth_of_its_own_and_settings_apart(tmp_path):
+    """Would catch acceptance at one temperature that tunes another, and of one depth that stands for another."""
+    acceptance = (
+        '[{"position": 1, "rate": 0.9, "depth": 1, "temperature": 0}, {"position": 1, "rate": 0.5, "depth": 2, '
+        '"temperature": 0}, {"position": 2, "rate": 0.2, "depth": 2, "temperature": 0}, {"position": 1, "rate": 0.1, '
+        '"temperature": 1}, {"position": 2, "rate": 0.05, "temperature": 1}]'
+    )
+    greedy, sampled = given(tmp_path, acceptance, TIMES)
+    assert [each.key for each in (greedy, sampled)] == [("0", ""), ("1", "")]
+    assert greedy.rates.tokens[-1, :, 0].tolist() == pytest.approx([1, 1.9, 1.7])
+    assert sampled.rates.tokens[-1, :, 0].tolist() == pytest.approx([1, 1.1, 1.15])
+    assert Schedule(greedy.rates).text == "1" and Schedule(sampled.rates).text == "0"
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "times", "message"),
+    [
+        ("position,rate\n1,0.5\n", TIMES, "expected acceptance of position 2, which depth 2 needs, found none"),
+        (
+            "position,rate\n1,1.5\n",
+            TIMES,
+            "acceptance: line 2: rate: expected a number 0 or more, at most 1, found '1.5'",
+        ),
+        ("position,rate\n0,0.5\n", TIMES, "line 2: position: expected a whole number, 1 or more, found '0'"),
+        ("position\n1\n", TIMES, "line 2: expected drafted and accepted, or rate, found neither"),
+        ("position,drafted,accepted\n1,5,6\n", TIMES, "accepted: expected a number 0 or more, at most 5, found '6'"),
+        ("position,rate\n1,0.5\n1,0.4\n", TIMES, "line 3: position 1 stands there twice"),
+        ("position,rate,colour\n1,0.5,red\n", TIMES, "line 2: expected columns among position, drafted"),
+        ("", TIMES, "acceptance: expected lines with position, found none"),
+        (RATES, "batch_size,depth,round_ms\n1,0,1\n1,1,0\n", "round_ms: expected a number above 0, found '0'"),
+        (RATES, "batch_size,depth,round_ms\n1,0,1\n2,1,2\n", "found no batch_size 1 depth 1 (and 1 more)"),
+        (RATES, "batch_size,depth,round_ms\n1,1,1\n", "expected two depths or more to choose from, found 1 alone"),
+        (RATES, "batch_size,depth\n1,1\n", "line 2: expected a value of round_ms, found none"),
+        (RATES, f"temperature,{TIMES}".replace("\n", "\n1,").removesuffix("1,"), "expected times at any temperature"),
+    ],
+)
+def test_files_that_say_something_else_are_refused(tmp_path, acceptance, times, message):
+    with pytest.raises(ValueError) as raised:
+        given(tmp_path, acceptance, times)
+    assert message in str(raised.value)
+
+
+STEP_S = {1: {0: 0.010, 1: 0.014, 3: 0.018}, 4: {0: 0.010, 1: 0.014, 3: 0.030}}
+CONDITIONAL = (0.8, 0.75, 0.7)
+NUM_PROMPTS, NUM_ROUNDS = 24, 60
+
+
+def load(depth, size):
+    """A closed load of `size` requests at a time, whose drafts are accepted at the rates of CONDITIONAL on average;
+    each group begins with a step that reads prompts."""
+    generator = np.random.default_rng([depth, size])
+    requests, now = [], 0.0
+    for first in range(0, NUM_PROMPTS, size):
+        now += 0.5
+        group = [[round_record(0, 0, now, share_s=0.5 / size)] for _ in range(size)]
+        for _ in range(NUM_ROUNDS):
+            now += STEP_S[size][depth]
+            for rounds in group:
+                passed = generator.random(depth) < np.array(CONDITIONAL[:depth])
+                accepted = int(np.cumprod(passed).sum())
+                rounds.append(round_record(depth, accepted, now, share_s=STEP_S[size][depth] / size))
+        requests += [
+            request_record(rounds, f"{first + place:02}", submitted_s=0.0) for place, rounds in enumerate(group)
+        ]
+    concurrency = {"backend__max_concurrency": size, "verification__method": "probabilistic"}
+    settings = config(drafting__num_speculative_tokens=depth, **concurrency) if depth else None
+    return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=size))
+
+
+def test_a_simulated_load_is_tuned_to_its_known_optimum():
+    """A round emits 1, 1.8 and 2.82 tokens: for one request 3 drafts are best (6.4 ms a token, against 7.8 and 10), for
+    four 1 (7.8 ms, against 10.6 and 10). Without the bonus token 3 drafts would be best for four, too (16.5 ms against
+    17.5). Would also catch times of steps that read prompts, half a second each."""
+    cells = analysed(*(load(depth, size) for size in STEP_S for depth in (0, 1, 3)))
+    (measured,) = measured_of(cells)
+    schedule = Schedule(measured.rates)
+    one, four = schedule.choices
+    assert (one.size, one.best, four.size, four.best) == (1, 3, 4, 1)
+    assert one.indistinguishable == four.indistinguishable == ()
+    lengths = {depth: 1 + np.cumprod(CONDITIONAL[:depth]).sum() for depth in (0, 1, 3)}
+    for choice in (one, four):
+        costs = {depth: STEP_S[choice.size][depth] / lengths[depth] for depth in lengths}
+        assert choice.tokens_per_s.value == pytest.approx(choice.size / min(costs.values()), rel=0.03)
+        for depth, regret in choice.regrets.items():
+            true = 1 - min(costs.values()) / costs[depth]
+            assert regret.low - 0.01 <= true <= regret.high + 0.01
+    assert schedule.table[0] == (1, 3) and schedule.table[-1][1] == 1
+    assert worth_a_check(schedule, (1, 4)) == [1, 3]
+
+
+def test_depths_that_cost_the_same_are_indistinguishable_and_not_changed_between():
+    """Two drafts of which the second never passes, at no cost, against one. Would catch a schedule that changes depth
+    with noise."""
+    STEP = {0: 0.010, 1: 0.014}
+
+    def cell(size, depth, seed):
+        generator, requests, now = np.random.default_rng([seed, size]), [], 0.0
+        for prompt in range(NUM_PROMPTS):
+            now += 0.5
+            rounds = [round_record(0, 0, now, share_s=0.5)]
+            for _ in range(NUM_ROUNDS):
+                now += STEP[min(depth, 1)]
+                accepted = int(depth > 0 and generator.random() < 0.8)
+                rounds.append(round_record(depth, accepted, now, share_s=STEP[min(depth, 1)]))
+            requests.append(request_record(rounds, f"{prompt:02}"))
+        concurrency = {"backend__max_concurrency": size, "verification__method": "probabilistic"}
+        settings = config(drafting__num_speculative_tokens=depth, **concurrency) if depth else None
+        return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=size))
+
+    cells = analysed(*(cell(1, depth, depth) for depth in (0, 1, 2)))
+    (measured,) = measured_of(cells)
+    (choice,) = Schedule(measured.rates).choices
+    assert {choice.best, *choice.indistinguishable} == {1, 2}
+    assert choice.regrets[0].low > 0
+
+
+def test_a_run_of_one_depth_is_refused():
+    with pytest.raises(ValueError, match="expected cells of two fixed depths or more at one concurrency"):
+        measured_of(analysed(load(3, 1)))
+
+
+def played(depth, seconds, rate=None):
+    """A cell with a block of one request for each duration, both of the block and of the request; `depth` as
+    drafting.depth takes it."""
+    text = str(depth) if ":" in str(depth) else None
+    changes = {"workload__request_rate": rate, "verification__method": "probabilistic"}
+    drafts = 3 if text else int(depth)
+    settings = config(drafting__num_speculative_tokens=drafts, drafting__depth=text, **changes)
+    requests, blocks = [], []
+    for index, took_s in enumerate(seconds):
+        rounds = [round_record(0, 0, took_s * (1 if rate else 0.5), share_s=0.0)]
+        requests.append(request_record(rounds, f"{index:02}", sample=index))
+        fields = {"session": "a", "provenance": 0, "start_unix_s": 0.0, "end_unix_s": 1.0, "num_requests": 1}
+        blocks.append(Block(index, **fields, num_output_tokens=1, wall_s=9.0 if rate else took_s))
+    return cell_record(requests, sum(seconds), settings, blocks=tuple(blocks))
+
+
+def test_a_schedule_is_held_against_fixed_depths_block_by_block():
+    """Ratios 1.25, 1.25, 1.25 beside K = 1 although blocks differ fivefold. Would catch ratios of sums, an interval
+    over blocks that are not paired, and a ratio the wrong way round."""
+    cells = analysed(
+        played("1:3/4:1", [1.0, 2.0, 5.0]),
+        played(1, [1.25, 2.5, 6.25]),
+        played(3, [1.1, 1.9, 6.0]),
+        played(2, [4, 9, 22]),
+    )
+    (found,) = held_out_of(cells, "1:3/4:1")
+    assert found.num_repeats == 3 and not found.arrives
+    one, two, three = found.fixed
+    assert found.ratio(one) == pytest.approx((1.25, 1.25, 1.25))
+    assert found.best is three and found.ratio(two).low > 1
+    wide = found.ratio(three)
+    assert wide.value == pytest.approx((1.1 * 0.95 * 1.2) ** (1 / 3)) and wide.low < 1 < wide.high
+    # 0.75 .. 1.5 lies on both sides of .97 and of 1
+    assert found.is_within is None and found.beats_all is None
+
+
+def test_where_requests_arrive_their_own_time_counts():
+    """The wall time of the blocks is that of the arrivals, the same in all cells. Would catch throughput, which the
+    rate of arrivals bounds whatever the depth."""
+    cells = analysed(
+        *(played(depth, [length] * 4, rate=2.0) for depth, length in (("1:3/4:1", 1.0), (1, 1.02), (3, 2.0)))
+    )
+    (found,) = held_out_of(cells, "1:3/4:1")
+    one, three = found.fixed
+    assert found.arrives and found.best is one
+    assert found.ratio(one).value == pytest.approx(1.02) and found.ratio(three).value == pytest.approx(2)
+    assert found.speed(three) == pytest.approx(0.5) and found.is_within and found.beats_all
+
+
+def test_a_schedule_that_did_not_run_is_named():
+    cells = analysed(played(1, [1.0, 1.0, 1.0]))
+    with pytest.raises(ValueError, match=r"expected a cell of drafting\.depth=1:2/8:1 beside fixed depths, found 1"):
+        held_out_of(cells, "1:2/8:1")
+
+
+def test_arrivals_move_between_the_rates_that_were_served():
+    def cell(size, rate):
+        distribution = {"requests_per_s": (rate, None)}.__getitem__
+        estimates = SimpleNamespace(distribution=distribution)
+        return type("Cell", (dict,), {"estimates": estimates})(max_concurrency=size)
+
+    cells = (cell(1, 50.0), cell(1, 60.0), cell(8, 300.0), cell(3, 999.0))
+    found = arrivals_of(SimpleNamespace(cells=cells), Loads((1, 8), requests=10))
+    assert found == ((60.0, 60), (270.0, 60))
+
+
+def test_the_command_writes_the_schedule_and_names_what_is_wrong(tmp_path, capsys):
+    """Would catch a schedule on the page that is not the one in the files, and a run of nothing."""
+    (tmp_path / "a.csv").write_text(RATES)
+    (tmp_path / "t.csv").write_text(TIMES)
+    files = ["--acceptance", str(tmp_path / "a.csv"), "--round-times", str(tmp_path / "t.csv")]
+    assert tune.main([*files, "--output", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "Schedule: 1:2/2:1/3:0 (2 drafts from 1 to 1, 1 draft from 2 to 2, no drafts from 3 on)" in shown
+    assert "Nothing has an interval" in shown and "Not checked on held-out load" in shown
+    assert (tmp_path / "out/depth.txt").read_text() == "drafting.depth=1:2/2:1/3:0\n"
+    page = (tmp_path / "out/tuned.md").read_text()
+    assert (tmp_path / "out/vllm.json").read_text().strip() in page and "Neither engine was run with one here" in page
+    for wrong in (
+        [],
+        files[:2],
+        [*files, "somewhere"],
+        ["--measure", "a", "drafting.depth=2"],
+        ["--measure", "a", *files],
+    ):
+        assert tune.main(wrong) == 2
+        assert capsys.readouterr().err.startswith("error: ")
