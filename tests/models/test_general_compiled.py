@@ -47,23 +47,23 @@ def tokens(target: GeneralTarget) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "notes"),
-    [
-        ("llama", ()),
-        ("qwen3_next", ("1 of 2 layers keep more than keys and values, and are not compiled",)),
-    ],
+    ("model_type", "num_kinds", "devices"),
+    [("llama", 1, ()), ("llama", 1, ("cpu",)), ("qwen3_next", 2, ("cpu",))],
+    ids=["copies", "in place", "with states"],
 )
-def test_the_tokens_are_those_of_layers_as_they_are(model_type, notes):
-    """Would catch a layer that writes another one's keys, layers of one kind that are compiled one by one, and sizes
-    of steps that are."""
+def test_the_tokens_are_those_of_layers_as_they_are(model_type, num_kinds, devices, monkeypatch):
+    """Would catch a layer that writes another one's keys or states, layers of one kind that are compiled one by one,
+    and sizes of steps that are."""
     found = []
     for compiled in (False, True):
+        monkeypatch.setattr("harness.models.general.target.DEVICES", frozenset(devices if compiled else ()))
         target = GeneralTarget(tiny_model(model_type), None)
         assert not compiled or target.compile(is_asked=True) is None
         found.append(tokens(target))
-    assert found[0] == found[1] and target.is_compiled and target.compile_s > 0 and target.fallbacks == notes
+    assert found[0] == found[1] and target.is_compiled and target.compile_s > 0 and target.fallbacks == ()
+    assert target.new_cache(2, 40).is_in_place is bool(devices)
     # for steps of one row, and of more
-    assert counters["stats"]["unique_graphs"] == 2
+    assert counters["stats"]["unique_graphs"] == 2 * num_kinds
 
 
 def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypatch):

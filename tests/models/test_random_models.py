@@ -39,6 +39,7 @@ NUM_PARAMETERS = {
     "qwen2_5_7b": 7_615_616_512,
     "qwen3_06b": 596_049_920,
     "qwen3_30b_a3b": 30_532_122_624,
+    "qwen3_next_80b_a3b": 79_674_391_296,
     "qwen3_8b": 8_190_735_360,
     "smollm2": 134_515_008,
 }
@@ -49,6 +50,7 @@ READ_ELSEWHERE = {
     "first_k_dense_replace",
     "topk_method",
     "num_nextn_predict_layers",
+    "full_attention_interval",
     *("rope_scaling", "rope_local_base_freq", "sliding_window_pattern", "head_dim", "num_experts", "max_window_layers"),
 }
 """Fields of published files that a configuration class keeps without declaring them."""

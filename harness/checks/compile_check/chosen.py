@@ -12,6 +12,7 @@ from kernels.methods import VerificationMethod
 
 CHOSEN = frozenset(f"verify {method.value}, bfloat16" for method in VerificationMethod) | {
     "experts in groups, 16 tokens",
+    "routed experts, 16 tokens",
     "edit logits, bfloat16",
     "edit logits, trees",
     "verify recursive, distinct siblings, bfloat16",

@@ -37,6 +37,7 @@ class Operations:
     latent_attention: Callable[..., Tensor]
     expand_values: Callable[..., Tensor]
     route_tokens: Callable[..., Routing]
+    place_pairs: Callable[..., Routing]
     expert_gate_up: Callable[..., Tensor]
     expert_down: Callable[..., Tensor]
     sum_experts: Callable[..., Tensor]

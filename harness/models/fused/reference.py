@@ -240,15 +240,20 @@ def route_tokens(states: Tensor, weight: Tensor, bias: Tensor, choice: Choice) -
     weights = scores.gather(1, chosen)
     if choice.is_normalized:
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+    return place_pairs(chosen, weights * choice.scaling, num_experts)
+
+
+def place_pairs(chosen: Tensor, weights: Tensor, num_experts: int) -> Routing:
+    """For any number of tokens."""
     by_expert = chosen.flatten().sort(stable=True)
     places = torch.empty_like(by_expert.indices)
     places[by_expert.indices] = torch.arange(len(places), device=places.device)
-    experts = torch.arange(num_experts + 1, device=states.device)
+    experts = torch.arange(num_experts + 1, device=chosen.device)
     return Routing(
         torch.searchsorted(by_expert.values, experts).int(),
-        (by_expert.indices // choice.top_k).int(),
-        places.view(num_tokens, -1).int(),
-        weights * choice.scaling,
+        (by_expert.indices // chosen.shape[1]).int(),
+        places.view(chosen.shape).int(),
+        weights.float(),
     )
 
 

@@ -47,7 +47,7 @@ class Routing(NamedTuple):
     tokens: Tensor
     """[N * k] int32, the token of the pair at each place."""
     places: Tensor
-    """[N, k] int32, the places of a token's pairs, its experts ascending."""
+    """[N, k] int32, the places of a token's pairs: its experts ascending, or as a router gave them."""
     weights: Tensor
     """[N, k] float32, of the pairs at these places."""
 

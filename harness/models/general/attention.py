@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.models.general.in_place import NotInPlaceError, attend_in_place, is_rows_in_place
+
 _HARMLESS = frozenset(
     (
         *("sliding_window", "is_causal", "position_ids", "use_cache", "return_dict", "output_attentions"),
@@ -34,7 +36,7 @@ def attend(
     key: Tensor,
     # [B, K, L, D]
     value: Tensor,
-    # [B, 1 or H, T, L] bool, or additive
+    # [B, 1 or H, T, L] bool, or additive; or rows in place, of all slots' keys and values
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -52,13 +54,19 @@ def attend(
     """[B, T, H, D] attended values, and no weights.
 
     Raises:
-        TypeError: a keyword is not known, or there is no mask.
+        TypeError: a keyword is not known, or there is no mask, or layers in place ask for more than a softmax.
     """
     unknown = sorted(name for name, given in others.items() if given is not None and name not in _HARMLESS)
     if unknown:
         raise TypeError(f"expected keywords that attention over slots computes, found {', '.join(unknown)}")
     if attention_mask is None:
         raise TypeError("expected a mask of the keys that each query sees, found none")
+    if is_rows_in_place(attention_mask):
+        asked = {"softcap": softcap, "sinks": s_aux if sinks is None else sinks, "position_bias": position_bias}
+        found = [name for name, given in (asked | {"indices": indices}).items() if given is not None]
+        if found:
+            raise NotInPlaceError(f"expected a softmax over all keys that a query sees, found {', '.join(found)}")
+        return attend_in_place(query, key, value, attention_mask, scaling), None
     if indices is not None:
         chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device)
         attention_mask = attention_mask & chosen.scatter_(-1, indices.long(), True).unsqueeze(1)

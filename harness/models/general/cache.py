@@ -49,6 +49,8 @@ class GeneralCache:
         self.layer_stand_ins = [LayerStandIn(self, layer) for layer in range(num_layers)]
         self.num_shards = 1
         """Ranks that share what is counted here of all, on the meta device."""
+        self.is_in_place = False
+        """Whether attention of forwards of chains over whole slots reads keys and values where they lie."""
         self.in_use: GeneralView | None = None
         """The view of the forward that runs."""
         self.tensors: dict[Kept, Tensor] = {}

@@ -12,12 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.models.general.cache import GeneralCache, Kept
+from harness.models.general.compiled_states import StateView
+from harness.models.general.in_place import is_rows_in_place
+from harness.models.general.joint_products import joined, standing_in
 from harness.models.general.network import Network
 from harness.models.general.view import GeneralView
 
@@ -33,6 +36,9 @@ class LayerView:
     def __init__(self, view: GeneralView, layer_idx: int) -> None:
         self.key, self.value = (view.cache.tensors[Kept(kind, layer_idx)] for kind in ("key", "value"))
         self.slots, self.places = view.slots, view.places
+        self.is_in_place = view.is_in_place
+        self.sized = self.slots, self.places
+        """Tensors that have rows."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -43,7 +49,7 @@ class LayerView:
     def _written(self, kept: Tensor, states: Tensor) -> Tensor:
         heads = torch.arange(kept.shape[1], device=kept.device)
         kept.index_put_((self.slots[:, None, None], heads[None, :, None], self.places[:, None, :]), states)
-        return kept.index_select(0, self.slots)
+        return kept if self.is_in_place else kept.index_select(0, self.slots)
 
 
 class _Watched(GeneralView):
@@ -70,14 +76,23 @@ class _Watched(GeneralView):
         return super().get_recurrent_state(layer_idx, state_idx)
 
 
-def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, int]:
-    """The layers of a network that do nothing with the cache but write and read keys and values of one of its layers.
+class LayerOfCache(NamedTuple):
+    """What one layer of a network does with a cache."""
+
+    number: int
+    """Of the one layer of the cache that it asks for."""
+    has_states: bool
+    """Whether it asks for recurrent states there, else for keys and values."""
+
+
+def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfCache]:
+    """The layers of a network that write and read keys and values, or states, of one layer of the cache alone.
 
     Args:
         cache: of one slot of one place, its tensors made.
 
     Returns:
-        Layer of the network -> layer of the cache.
+        By layer of the network.
     """
     zero = torch.zeros(1, 1, dtype=torch.int64, device=cache.slot_ids.device)
     view = _Watched(cache, slice(0, 1), zero, 1)
@@ -90,19 +105,26 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, int]:
             hook.remove()
     ends = [*num_asked[1:], len(view.asked)]
     asked = [view.asked[first:end] for first, end in zip(num_asked, ends, strict=True)]
-    return {index: each[0][1] for index, each in enumerate(asked) if len(each) == 1 and each[0][0] == "key"}
+    found = {}
+    for index, each in enumerate(asked):
+        kinds, numbers = ({item[place] for item in each} for place in (0, 1))
+        has_states = bool(kinds) and kinds <= {"conv", "recurrent"}
+        if len(numbers) == 1 and (has_states or [item[0] for item in each] == ["key"]):
+            found[index] = LayerOfCache(each[0][1], has_states)
+    return found
 
 
 class CompiledLayers:
-    """The layers of a network that attend through one layer of its cache each, compiled where they first run."""
+    """The layers of a network that ask for one layer of its cache each, compiled where they first run."""
 
-    def __init__(self, network: Network, layer_of: dict[int, int]) -> None:
-        """layer_of: as `layers_of_cache` gives it."""
-        self._network = network
+    def __init__(self, network: Network, layer_of: dict[int, LayerOfCache], obstacle: str | None = None) -> None:
+        """layer_of: as `layers_of_cache` gives it. obstacle: why those with states are not among them."""
+        self._network, self._obstacle = network, obstacle
         self._layer_of = layer_of
         self._compiled: dict[int, Callable[..., Any]] = {
             index: torch.compile(network.layers[index].forward, fullgraph=True) for index in layer_of
         }
+        self._joined = [part for index in layer_of for part in joined(network.layers[index])]
         self.seconds = 0.0
         """That compiling took, so far."""
 
@@ -110,7 +132,18 @@ class CompiledLayers:
     def note(self) -> str | None:
         """Which layers run as they are; None if none does."""
         total, others = len(self._network.layers), len(self._network.layers) - len(self._layer_of)
-        return f"{others} of {total} layers keep more than keys and values, and are not compiled" if others else None
+        why = "keep more than keys and values" if self._obstacle is None else self._obstacle
+        return f"{others} of {total} layers are not compiled: they {why}" if others else None
+
+    @property
+    def has_states(self) -> bool:
+        """Whether layers with recurrent states are among them."""
+        return any(layer.has_states for layer in self._layer_of.values())
+
+    def without_states(self, obstacle: str) -> CompiledLayers | None:
+        """The same without layers that have recurrent states; None if there are no others."""
+        others = {index: layer for index, layer in self._layer_of.items() if not layer.has_states}
+        return CompiledLayers(self._network, others, obstacle) if others else None
 
     @contextmanager
     def running(self, view: GeneralView) -> Iterator[None]:
@@ -118,18 +151,20 @@ class CompiledLayers:
         for index in self._compiled:
             self._network.layers[index].forward = self._in_place_of(index, view)
         try:
-            yield
+            with standing_in(self._joined):
+                yield
         finally:
             for index in self._compiled:
                 del self._network.layers[index].forward
 
     def _in_place_of(self, index: int, view: GeneralView) -> Callable[..., Any]:
-        own, (num_rows, num_tokens) = LayerView(view, self._layer_of[index]), view.positions.shape
+        (number, has_states), (num_rows, num_tokens) = self._layer_of[index], view.positions.shape
+        own: LayerView | StateView = StateView(view, number) if has_states else LayerView(view, number)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             args = tuple(own if given is view else given for given in args)
             kwargs = {name: own if given is view else given for name, given in kwargs.items()}
-            _free_sizes([args, tuple(kwargs.values()), own.slots, own.places], num_rows, num_tokens)
+            _free_sizes([args, tuple(kwargs.values()), *own.sized], num_rows, num_tokens)
             return self._run(index, args, kwargs)
 
         return forward
@@ -137,10 +172,16 @@ class CompiledLayers:
     def _run(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from torch._dynamo import config
         from torch._dynamo.utils import counters
+        from torch._inductor import config as kernels_config
+
+        from harness.models.general.same_products import SameProducts
 
         num_before, began = counters["stats"]["unique_graphs"], time.perf_counter()
         # a length of slots of its own for every engine: the mask of attention is laid out by it
-        with config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False):
+        with (
+            config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False),
+            kernels_config.patch(post_grad_custom_pre_pass=SameProducts()),
+        ):
             found = self._compiled[index](*args, **kwargs)
         if counters["stats"]["unique_graphs"] != num_before:
             self.seconds += time.perf_counter() - began
@@ -151,7 +192,10 @@ def _free_sizes(given: Any, num_rows: int, num_tokens: int) -> None:
     """Tell torch that rows and tokens of a row, where a tensor has them, may be others in another call."""
     from torch._dynamo import maybe_mark_dynamic
 
-    if isinstance(given, Tensor):
+    if is_rows_in_place(given):
+        if num_rows > 1:
+            maybe_mark_dynamic(given, 3)
+    elif isinstance(given, Tensor):
         if given.dim() and num_rows > 1 and given.shape[0] == num_rows:
             maybe_mark_dynamic(given, 0)
         # [B, T, ...], or masks [B, 1, T, L]

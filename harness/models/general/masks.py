@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.models.general.attention import attend
+from harness.models.general.in_place import window_of
 from harness.models.general.view import GeneralView
 
 INTERFACE = "rejection_lab_general"
@@ -28,11 +29,15 @@ OWN_ATTENTION = "rejection_lab_masks"
 def seen_keys(
     *, q_offset: GeneralView | int, mask_function: Callable[..., Tensor], kv_length: int, **given: Any
 ) -> Tensor:
-    """[B, 1, T, L] bool: which keys each query sees; called by transformers.
+    """[B, 1, T, L] bool: which keys each query sees, or rows in place; called by transformers.
 
     q_offset: what `get_query_offset` gave, or a number where a forward has no cache.
     """
     if isinstance(q_offset, GeneralView):
+        if q_offset.is_in_place:
+            window = window_of(mask_function)
+            q_offset.windows |= set() if window is None else {window}
+            return q_offset.rows_in_place
         positions, keys, sees = q_offset.positions, q_offset.key_positions, q_offset.sees
     else:
         device = given["device"]

@@ -17,6 +17,7 @@ from harness.models.decoder_layer import View
 from harness.models.fused.checks import written
 from harness.models.general.cache import ATTENDED, GeneralCache
 from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache
+from harness.models.general.in_place import DEVICES, windows_in_place
 from harness.models.general.network import Network
 from harness.models.general.rope import hold_to_original_length
 from harness.models.general.states import READ_AT_ONCE
@@ -25,6 +26,7 @@ from harness.models.target import TargetModel, TargetOutput
 
 ENDLESS = 1 << 30
 """Positions of a model whose configuration bounds none."""
+COPIES = "attention reads a copy of the slots' keys and values (layers of transformers)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ class GeneralTarget(TargetModel):
         self._compiled: CompiledLayers | None = None
         self._compile_failure: str | None = None
         self._must_compile = False
+        self._windows: set[int] | str = "not looked at yet"
         super().__init__(causal_lm, tokenizer, **given)
         self.num_layers = len(self.network.layers)
         self._right_positions = hold_to_original_length(causal_lm)
@@ -72,6 +75,8 @@ class GeneralTarget(TargetModel):
             )
         cache = self.new_cache(1, 1)
         self.is_recurrent = bool(cache.states)
+        if self.device.type in DEVICES:
+            self._windows = windows_in_place(self.network, cache)
         if not self.is_uncounted and self._num_dimensions(cache) != TargetModel.NUM_DIMENSIONS:
             self.head_obstacle = "the states between its layers are several side by side"
         if self.is_recurrent:
@@ -129,8 +134,18 @@ class GeneralTarget(TargetModel):
     def fallbacks(self) -> tuple[str, ...]:
         of_compiling = None if self._compiled is None else self._compiled.note
         of_split = None if self.split is None else self.split.note
-        notes = (of_split, self.network.experts_note, of_compiling, self._compile_failure)
+        notes = (of_split, self.network.experts_note, self._attention_note, of_compiling, self._compile_failure)
         return tuple(note for note in notes if note is not None)
+
+    @property
+    def _attention_note(self) -> str | None:
+        """How attention reads keys and values on a GPU."""
+        if self.device.type != "cuda":
+            return None
+        if isinstance(self._windows, str):
+            return f"{COPIES}: {self._windows}"
+        bound = f" of at most {min(self._windows)} places" if self._windows else ""
+        return f"attention reads whole slots{bound} where they lie, by a kernel of our own (layers of transformers)"
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         return ()
@@ -180,6 +195,7 @@ class GeneralTarget(TargetModel):
                 f"recurrent states are kept of the tokens of a round, found {rewind - 1}"
             )
         cache = self.CACHE(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
+        cache.is_in_place = self._reads_in_place(capacity)
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         try:
             # makes all its tensors
@@ -193,6 +209,10 @@ class GeneralTarget(TargetModel):
             cache.num_shards = self.split.num_ranks
         return cache
 
+    def _reads_in_place(self, capacity: int) -> bool:
+        """Whether attention of forwards of chains over whole slots of a capacity reads keys and values in place."""
+        return not isinstance(self._windows, str) and all(window >= capacity for window in self._windows)
+
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         states = hidden.reshape(1, -1, hidden.shape[-1])
         found = self.network.logits(states)[..., : self.vocab_size].reshape(*hidden.shape[:-1], -1)
@@ -204,7 +224,8 @@ class GeneralTarget(TargetModel):
         assert view is None or isinstance(view, GeneralView), "views are of the target's own caches"
         if self.reads_unknown_ids:
             token_ids = token_ids.clamp_max(self.vocab_size - 1)
-        if self._compiled is not None and view is not None and view.is_whole:
+        is_round = positions.shape[1] < READ_AT_ONCE
+        if self._compiled is not None and view is not None and view.is_whole and is_round:
             try:
                 with self._compiled.running(view):
                     return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))
@@ -214,9 +235,13 @@ class GeneralTarget(TargetModel):
 
                 if not isinstance(error, TorchDynamoException):
                     raise
-                why = f"torch could not compile the layers of {self.name}: {str(error).strip().splitlines()[0]}"
+                reason = str(error).strip().splitlines()[0]
+                # what was written is written again
+                if self._compiled.has_states:
+                    self._compiled = self._compiled.without_states(f"have states, and torch failed: {reason}")
+                    return self.forward(token_ids, positions, view, aux_layers)
+                why = f"torch could not compile the layers of {self.name}: {reason}"
                 if self._must_compile:
                     raise ValueError(f"backend.compile: {why}; use backend.compile=false") from error
-                # what was written is written again
                 self._compiled, self._compile_failure = None, why
         return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))

@@ -3,7 +3,8 @@
 Modeling code writes keys and values here and gets those of the slots back. Where it asks where its queries lie, to
 build a mask, it gets this object, which `masks` reads: transformers passes `get_query_offset` on as it is.
 
-Shapes: B rows of a forward, T tokens of a row, H heads, D width of a head, M nodes of a tree.
+Shapes: B rows of a forward, T tokens of a row, H heads, D width of a head, M nodes of a tree, S slots, C capacity of a
+slot.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ class GeneralView(Cache):
         self.states = States(self)
         self.is_whole = length == cache.capacity and tree is None
         """Whether it is of chains, and reads all places of its slots."""
+        self.is_in_place = self.is_whole and cache.is_in_place
+        """Whether attention reads keys and values where the cache has them (harness.models.general.in_place)."""
+        self.windows: set[int] = set()
+        """Keys that the masks of a forward in place let a query see at most, where they bound them."""
         self.places = positions if tree is None else tree.absolute
         """[B, T] int64, where each token's key and value lie in its slot."""
         places = torch.arange(length, device=positions.device)
@@ -99,6 +104,11 @@ class GeneralView(Cache):
             self.sees = ((node < 0) | sees)[:, None]
 
     @cached_property
+    def rows_in_place(self) -> Tensor:
+        """[2, 1, 1, B] int64, slot and first position of each row: what stands for a mask of a forward in place."""
+        return torch.stack([self.slots, self.positions[:, 0]]).view(2, 1, 1, -1)
+
+    @cached_property
     def begins(self) -> bool:
         """Whether every row begins at the start of its slot; waits for the device."""
         return bool((self.positions[:, 0] == 0).all())
@@ -108,7 +118,10 @@ class GeneralView(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write keys [B, H, T, D] and values of a layer; returns those of the slots, [B, H, length, D]."""
+        """Write keys [B, H, T, D] and values of a layer; returns those of the slots, [B, H, length, D].
+
+        In place it returns all that the cache has of the layer, [S, H, C, D].
+        """
         kept = self.cache.keep(key_states, "key", layer_idx), self.cache.keep(value_states, "value", layer_idx)
         written = zip(kept, (key_states, value_states), strict=True)
         keys, values = (self._written(tensor, states) for tensor, states in written)
@@ -122,8 +135,9 @@ class GeneralView(Cache):
     def _written(self, kept: Tensor, states: Tensor) -> Tensor:
         """Write [B, H, T, D] states of this forward's tokens, and read [B, H, length, D] of its slots."""
         kept = kept[:, :, : self.length]
-        heads = torch.arange(kept.shape[1], device=kept.device)
-        kept.index_put_((self.slots[:, None, None], heads[None, :, None], self.places[:, None, :]), states)
+        kept[self.slots[:, None], :, self.places] = states.transpose(1, 2)
+        if self.is_in_place:
+            return kept
         return kept[self.rows] if isinstance(self.rows, slice) else kept.index_select(0, self.rows)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
