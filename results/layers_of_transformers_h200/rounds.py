@@ -26,8 +26,10 @@ COPIED_BYTES_PER_S = 4.3e12
 """Of an H200, measured by copies: what floors are of."""
 PROMPT, OUTPUT = 64, 48
 """Tokens."""
-NUM_LAYERS = {"qwen3_next_80b_a3b": 32}
-"""Of shapes that do not fit."""
+CUT = {"qwen3_next_80b_a3b": (3.36e9, 4, 36)}
+"""Of shapes that do not fit: bytes of a layer, layers of a period, and layers at most."""
+KEPT_FREE_BYTES = 22e9
+"""Beside the layers."""
 OWN = ("own", "", False)
 PLAIN, NEW = ("transformers", "old", False), ("transformers", "new", False)
 COMPILED, BOTH = ("transformers", "old", True), ("transformers", "new", True)
@@ -45,11 +47,15 @@ ORDER = ("llama3_8b", "qwen3_30b_a3b", "qwen3_next_80b_a3b", "start", "gpt_oss_2
 
 def target_of(shape: str, folder: Path) -> list[str]:
     """Settings of a shape with random weights."""
-    if shape not in NUM_LAYERS:
+    if shape not in CUT:
         return [f"target={shape}", "target.path=null", f"target.shape={shape}", "target.weights=random"]
+    import torch
+
     from harness.models.shape import read_shape
 
-    fields = read_shape(shape).config | {"num_hidden_layers": NUM_LAYERS[shape]}
+    layer_bytes, group, most = CUT[shape]
+    room = torch.cuda.get_device_properties(0).total_memory - KEPT_FREE_BYTES
+    fields = read_shape(shape).config | {"num_hidden_layers": min(most, int(room / layer_bytes) // group * group)}
     (folder / "config.json").write_text(json.dumps(fields))
     return ["target=zoo", f"target.path={folder}", "target.weights=random"]
 
@@ -128,6 +134,10 @@ def generate_ms(target: Any, prompt_ids: list[int]) -> float:
 
     implementation = "eager" if target.causal_lm.config.model_type == "gpt_oss" else "sdpa"
     target.network.attend_through(implementation)
+    configs = [each.config for each in target.causal_lm.modules() if hasattr(each, "has_gate")]
+    chosen = {id(config): (config, config._experts_implementation) for config in configs}
+    for config in configs:
+        config._experts_implementation = "grouped_mm"
     given = torch.tensor([prompt_ids], device=target.device)
     seconds = []
     for num_new in (16, 16, 48):
@@ -139,6 +149,8 @@ def generate_ms(target: Any, prompt_ids: list[int]) -> float:
         seconds.append(time.perf_counter() - began)
         assert found.shape[1] == len(prompt_ids) + num_new
     target.network._attend_through_slots()
+    for config, own in chosen.values():
+        config._experts_implementation = own
     return (seconds[2] - seconds[1]) / 32 * 1e3
 
 
@@ -165,6 +177,8 @@ def measure(shape: str, deadline: float) -> None:
                     row["ready_s"], row["compile_s"] = time.perf_counter() - began, engine.target.compile_s
                     row["step_ms"] = step_ms(engine, requests)
                     row["notes"] = list(engine.target.fallbacks)
+                    row["in_place"] = getattr(engine._cache, "is_in_place", None)
+                    row["num_layers"] = engine.target.num_layers
                     floor = floor_bytes(engine.target, engine._cache, num_requests, num_drafted)
                     row["floor_bytes"], row["floor_ms"] = floor, sum(floor.values()) / COPIED_BYTES_PER_S * 1e3
                     if hasattr(engine._cache, "states"):
@@ -184,6 +198,8 @@ def measure(shape: str, deadline: float) -> None:
                 gc.collect()
                 torch.cuda.empty_cache()
             del store
+            # what it keeps of compiled layers keeps weights
+            torch._dynamo.reset()
             gc.collect()
             torch.cuda.empty_cache()
 
