@@ -2,22 +2,8 @@
 
 A drafter of your own is named PACKAGE.MODULE:NAME: a function of a `DrafterSetup` that returns a Drafter, or a class
 made with one. `can_be_captured = True` on it promises that its drafts can be captured in CUDA graphs. One with settings
-is a dataclass as those of this package, a harness.config.drafter.DrafterConfig with `build`.
-
-    import torch
-
-    from harness.drafters.protocol import Batch, StatelessDrafter
-    from harness.drafters.registry import DrafterSetup
-    from kernels.contract import Draft
-
-
-    class LastToken(StatelessDrafter):
-        def __init__(self, setup: DrafterSetup) -> None: ...
-
-        def propose(self, batch: Batch) -> Draft:
-            last = batch.token_ids.gather(1, batch.lengths.unsqueeze(1) - 1)
-            token_ids = last.expand(-1, batch.num_speculative_tokens).contiguous()
-            return Draft(token_ids, torch.full_like(batch.lengths, batch.num_speculative_tokens))
+is a dataclass as those of this package, a harness.config.drafter.DrafterConfig with `build`: guides/drafter.md has a
+whole one.
 
 A drafter with a distribution draws each token by `draw` of harness.drafters.draft_logits.DraftLogits, which keeps the
 logits, and returns that object's `draft`, whose `Draft.logits` are those kept. Logits written to its `place` of the

@@ -20,7 +20,7 @@ from pathlib import Path
 from harness.analysis.columns import PER_POSITION, SETTINGS, dictionary, with_interval
 from harness.report.files import csv_text
 
-PAGES = ("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "results/*.md")
+PAGES = ("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "guides/*.md", "results/*.md")
 INDEX = Path("results/index.csv")
 COLUMNS = ("name", "value", "low", "high", "unit", "what", "file", "line", "command", "commit", "machine", "pages")
 NUMBER = r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"

@@ -1,12 +1,12 @@
 """Probabilistic verification on the device."""
 
-from __future__ import annotations
-
 import triton
+import triton.language as tl  # noqa: F401 (Triton's interpreter looks for it)
 
 from .hooks import Hooks
 
 
+# pr35461 has it too
 @triton.jit
 def compared_with_draft(parameters, index, draft_prob, uniform_number):
     """u q(X)."""

@@ -5,7 +5,6 @@ Would catch: a place that takes built-in drafters only, an id that two drafters 
 
 import json
 import pickle
-import textwrap
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from harness.config.identity import determinants
 from harness.config.imported import ImportPath
 from harness.config.schema import SettingsError
 from harness.config.view import plain_values
-from harness.drafters import registry
 from harness.drafters.chain import DrafterShape
 from harness.drafters.draft_logits import AS_DRAFTED
 from harness.drafters.own_drafter import OwnDrafter
@@ -246,20 +244,6 @@ def test_one_with_settings_goes_as_a_built_in_one(tmp_path):
 def test_a_wrong_setting_of_it_is_refused(setting, words):
     with pytest.raises(SettingsError, match=words):
         compose_plan(["drafter=tests.support.own_drafters:Repeats", setting])
-
-
-def test_the_example_of_the_registry_runs_as_pasted():
-    """Would catch an example without its imports."""
-    text = registry.__doc__
-    example = text[text.index("    import torch") : text.index("\nA drafter with a distribution")]
-    names = {}
-    exec(textwrap.dedent(example), names)
-    setup = DrafterSetup(drafter_of("none"), ToyTarget(TARGET), None, DraftSampling.greedy, None, AS_DRAFTED)
-    engine = toy_engine(
-        TARGET, TARGET, VerificationMethod.strict, DraftSampling.greedy, num_speculative_tokens=2, max_new_tokens=4,
-        num_slots=2, drafter=names["LastToken"](setup),
-    )  # fmt: skip
-    assert len(outputs(engine, toy_requests(3))) == 3
 
 
 def test_only_a_drafter_that_says_so_is_captured_on_a_gpu():
