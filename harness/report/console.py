@@ -13,6 +13,7 @@ from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
 from harness.analysis.cell import CellResult
+from harness.analysis.estimates import Estimate
 from harness.analysis.results import Results
 from harness.report.cell_names import DISTURBED_NOTE, TREE_NOTES, label_notes
 from harness.report.document import Document
@@ -21,6 +22,7 @@ from harness.report.loop_notes import LOOPS_NOTE
 from harness.report.sections import references
 from harness.report.table import Table
 from harness.report.tables.engines import engine_lines
+from harness.report.tables.lossy import distances as recorded_distances
 from harness.report.tables.reasoning import reasoning_lines
 from harness.report.tables.repeats import repeats_tables
 from harness.report.text_table import text_lines
@@ -37,11 +39,14 @@ DEFINITIONS = "Brackets: 95 % intervals over prompts unless set otherwise. Defin
 
 def print_results(results: Results, stream: IO[str] | None = None) -> None:
     """Print the first screen of some results."""
-    print_summary(results.cells, stream, references(results))
+    print_summary(results.cells, stream, references(results), recorded_distances(results))
 
 
 def print_summary(
-    cells: Sequence[CellResult], stream: IO[str] | None = None, references: Mapping[str, str | None] | None = None
+    cells: Sequence[CellResult],
+    stream: IO[str] | None = None,
+    references: Mapping[str, str | None] | None = None,
+    distances: Mapping[str, Estimate] | None = None,
 ) -> None:
     """Print the first screen of some cells.
 
@@ -49,8 +54,9 @@ def print_summary(
         cells: at least one.
         stream: where to; None is standard output.
         references: run -> method that the others are compared with; where there is none, the first.
+        distances: cell id -> its distance from the target, of cells that recorded it.
     """
-    console, screen = _console(stream), FirstScreen(tuple(cells), references or {})
+    console, screen = _console(stream), FirstScreen(tuple(cells), references or {}, distances or {})
     console.print(TITLE, style="bold", markup=False)
     _print_lines(console, [screen.shared] if screen.shared else [], "dim")
     for answer in screen.answers:

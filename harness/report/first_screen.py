@@ -7,12 +7,13 @@ named. This module knows what to show; it does not know where it is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from harness.analysis.cell import CellResult
 from harness.analysis.definitions import footnotes
+from harness.analysis.estimates import Estimate
 from harness.report.blocks import Block, blocks, shared_settings
 from harness.report.cell_names import DISTURBED, is_disturbed
 from harness.report.figures.style import SAME_LAW_MARK
@@ -57,6 +58,8 @@ class FirstScreen:
     cells: tuple[CellResult, ...]
     references: Mapping[str, str | None]
     """Run -> method that the others are compared with; where there is none, the first."""
+    distances: Mapping[str, Estimate] = field(default_factory=dict)
+    """Cell id -> its distance from the target, of cells that recorded it (harness.report.tables.lossy)."""
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -68,7 +71,7 @@ class FirstScreen:
         become one answer with a sentence on speed each."""
         found: dict[tuple[str, ...], list[tuple[Block, str]]] = {}
         for block in self.blocks[:MAX_ANSWERS]:
-            *kept, speed = sentences(block)
+            *kept, speed = sentences(block, self.distances)
             found.setdefault((block.subject(self.cells), *kept), []).append((block, speed))
         return [self._answer(subject, kept, speeds) for (subject, *kept), speeds in found.items()]
 

@@ -20,6 +20,7 @@ from harness.report.figures.write import Drawn
 from harness.report.first_screen import TITLE, FirstScreen
 from harness.report.run_comparison import RunComparison
 from harness.report.sections import MadeTables, references
+from harness.report.tables.lossy import distances
 from harness.report.warnings import warnings
 
 MAX_PAGE_ROWS = 100
@@ -131,7 +132,7 @@ def _texts(run: Run) -> Iterator[str]:
 def _first_screen(results: Results, behind: Sequence[Section], *, with_notes: bool) -> list[Section]:
     if not results.cells:
         return []
-    screen = FirstScreen(tuple(results.cells), references(results))
+    screen = FirstScreen(tuple(results.cells), references(results), distances(results))
     tables = screen.tables if with_notes else [replace(table, notes=()) for table in screen.tables]
     num_warnings = sum(len(section.items) for section in behind)
     told = f"Warnings: {num_warnings}, below the figures." if num_warnings else ""

@@ -5,21 +5,21 @@ This module knows what may be concluded from intervals and guarantees; it does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import isnan, nan
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Group, expected_difference, law, same_law
-from harness.analysis.definitions import metric
+from harness.analysis.definitions import TASK_ACCURACY, metric
 from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.ranking import THROUGHPUT, Ranking, comparable
 from harness.report.blocks import LENGTHS, Block
 from harness.report.cell_names import depth_text
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import NO_BASELINE, OTHER_SESSIONS, UNKNOWN
-from harness.report.number_format import NOT_AVAILABLE, Number, format_value
+from harness.report.number_format import NOT_AVAILABLE, Number, format_value, scaled
 from harness.report.ranking_notes import CANNOT_BE_TOLD
 from harness.report.tables.by_position import largest_gain, length_metric, position_metrics_of
 from harness.report.tables.depth import accepts_by_random_weights
@@ -36,17 +36,21 @@ ALIKE = "statistically indistinguishable"
 LOSSLESS, SYNTHETIC = Guarantee.lossless.value, Guarantee.synthetic.value
 
 
-def sentences(block: Block) -> tuple[str, ...]:
-    """Which method keeps most of the drafts and how surely, at which position, and what drafting buys."""
+def sentences(block: Block, distances: Mapping[str, Estimate] | None = None) -> tuple[str, ...]:
+    """Which method keeps most of the drafts and how surely, at which position, and what drafting buys.
+
+    Args:
+        distances: cell id -> distance from the target, of cells that recorded it.
+    """
     if block.first.is_baseline:
         return ("failed." if block.first.record.has_failed else f"{_throughput(block.first)}.",)
     if block.main is None:
         return ("every cell failed.",)
-    texts = *_keeps(block, block.main), _of_every_depth(block), _buys(block)
+    texts = *_keeps(block, block.main, distances or {}), _of_every_depth(block), _buys(block)
     return tuple(f"{text}." for text in texts if text)
 
 
-def _keeps(block: Block, group: Group) -> list[str]:
+def _keeps(block: Block, group: Group, distances: Mapping[str, Estimate]) -> list[str]:
     """Which of the methods that leave the target's distribution alone accepts most, and what others do."""
     at_depth = f"At {depth_text(group.first)}, " if len(block.groups) > 1 else ""
     cells = [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
@@ -61,7 +65,7 @@ def _keeps(block: Block, group: Group) -> list[str]:
     ranked = sorted(exact or known, key=lambda cell: -cell.estimate(name).value)
     best = ranked[0]
     others = [cell for cell in ranked if not same_law(cell, best)]
-    without_guarantee = _without_guarantee(block, known, best, name) if exact else ""
+    without_guarantee = _without_guarantee(block, known, best, name, distances) if exact else ""
     if others:
         promise = "" if exact else f" ({best['guarantee']})"
         return [*_lead(block, group, best, others, name, at_depth, promise), without_guarantee]
@@ -192,8 +196,10 @@ def _points(change: Number) -> str:
     return f"{change.sign.removesuffix(':')} % ({replace(change, sign='')})"
 
 
-def _without_guarantee(block: Block, known: Sequence[CellResult], best: CellResult, name: str) -> str:
-    """The methods that keep more, at the price of another distribution than the target's."""
+def _without_guarantee(
+    block: Block, known: Sequence[CellResult], best: CellResult, name: str, distances: Mapping[str, Estimate]
+) -> str:
+    """The methods that keep more, with what they cost: another distribution than the target's."""
     more = [
         cell
         for cell in known
@@ -203,9 +209,30 @@ def _without_guarantee(block: Block, known: Sequence[CellResult], best: CellResu
         return ""
     texts = [
         f"{block.names[cell.record.cell_id]} ({cell['guarantee']}) {estimate_number(cell, name)}"
+        f"{_price(cell, best, distances.get(cell.record.cell_id))}"
         for cell in sorted(more, key=lambda cell: -cell.estimate(name).value)
     ]
-    return f"More, but not the target's distribution: {_few(texts)}"
+    is_known = all(cell.record.cell_id in distances for cell in more)
+    unknown = "" if is_known else ". How far from it was not recorded (measurement.round_terms=true)"
+    return f"More, but not the target's distribution: {_few(texts)}{unknown}"
+
+
+def _price(cell: CellResult, exact: CellResult, distance: Estimate | None) -> str:
+    """How far a method is from the target, what it changes in right answers, and its speed, as far as they are known.
+
+    Args:
+        exact: a cell that leaves the target's distribution alone.
+    """
+    parts = []
+    if distance is not None and not isnan(distance.value):
+        shown = Number(*scaled(distance, 100), style="length")
+        parts.append(f"total variation {shown} % in a round's first token")
+    right = paired_difference(exact.estimates, cell.estimates, TASK_ACCURACY)
+    if not isnan(right.value):
+        parts.append(f"right answers {Number(*right, style='percent', signed=True)} points")
+    if not isnan(cell.speedup.value):
+        parts.append(f"{estimate_number(cell, 'speedup')} {TIMES_AS_FAST}")
+    return "".join(f", {part}" for part in parts)
 
 
 def _buys(block: Block) -> str:

@@ -1,12 +1,13 @@
 """What is read first of a report: which method keeps most, at which position, how surely, and what it buys."""
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from harness.analysis.comparison import expected_difference
-from harness.analysis.estimates import paired_difference
+from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.results import read_results
 from harness.records.schema import Failure
 from harness.report.blocks import LENGTHS, blocks
@@ -209,6 +210,21 @@ def test_a_method_that_is_not_lossless_does_not_keep_most():
     assert "lenient" not in answer(block).partition(":")[0] and "lenient" not in sentences(block)[-1]
     (cell,) = (item for item in block.cells if item["guarantee"] == "lossy")
     assert f"lenient (lossy) {cell.estimate('full_draft_length').value:.2f} [" in answer(block)
+
+
+def test_what_a_lossy_method_costs_stands_beside_what_it_keeps():
+    """Would catch more tokens without their price, and the price of another cell."""
+    found = screen("lossy")
+    (block,) = found.blocks
+    (cell,) = (item for item in block.cells if item["guarantee"] == "lossy")
+    (text,) = (text for text in sentences(block) if text.startswith("More, but not the target's distribution"))
+    assert f"{cell.speedup.value:.2f} [" in text and "was not recorded (measurement.round_terms=true)" in text
+    known = {item.record.cell_id: Estimate(0.05, 0.04, 0.06) for item in block.cells} | {
+        cell.record.cell_id: Estimate(0.1252, 0.1069, 0.1433)
+    }
+    (answer,) = replace(found, distances=known).answers
+    (text,) = (text for text in answer.sentences if text.startswith("More, but"))
+    assert "total variation 12.52 [10.69, 14.33] % in a round's first token" in text and "not recorded" not in text
 
 
 def test_random_weights_and_set_acceptance_answer_nothing():
