@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,11 +54,25 @@ def written(page: str, folder: Path, tree: Path = ROOT) -> Iterator[Block]:
         if block.language == "bash":
             yield block
         elif block.path is not None and block.language == "diff":
+            assert tree != ROOT, f"{page} would change this checkout"
             changed = tree / block.path
             changed.write_text(_patched(changed.read_text(encoding="utf-8"), block), encoding="utf-8")
         elif block.path is not None:
-            (folder / block.path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / block.path).write_text(block.text, encoding="utf-8")
+            # a path with folders is one of the checkout
+            place = tree if "/" in block.path else folder
+            assert place != ROOT, f"{page} would change this checkout"
+            (place / block.path).write_text(block.text, encoding="utf-8")
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """The packages and settings of this checkout in a folder, for pages that change them; the zoo is not copied."""
+    zoo = ROOT / "harness" / "models" / "zoo"
+    for name in ("kernels", "harness", "experiments", "conf"):
+        shutil.copytree(ROOT / name, folder / name, ignore=lambda parent, names: [
+            item for item in names if item == "__pycache__" or Path(parent, item) == zoo
+        ])  # fmt: skip
+    (folder / zoo.relative_to(ROOT)).symlink_to(zoo)
+    return folder
 
 
 def run(command: str, folder: Path, tree: Path = ROOT, **variables: str) -> str:
