@@ -150,12 +150,12 @@ def sums_of(counts: Sequence[DraftCounts]) -> dict[str, Given]:
     return found
 
 
-def sums_of_steps(requests: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Given]:
-    """Our sums of requests whose steps are known, each as (draft tokens, accepted ones)."""
+def sums_of_steps(requests: Sequence[Sequence[tuple[int, int]]], how: str = "") -> dict[str, Given]:
+    """Our sums of requests whose steps are known, each as (draft tokens, accepted ones); how: they are known."""
     drafts = [[item for item in steps if item[0]] for steps in requests]
 
     def of_each(count: Callable[[tuple[int, int]], int]) -> Given:
-        return Given(tuple(float(sum(map(count, steps))) for steps in drafts))
+        return Given(tuple(float(sum(map(count, steps))) for steps in drafts), how)
 
     found = {
         "num_drafts": of_each(lambda item: 1),

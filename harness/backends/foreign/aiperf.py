@@ -1,4 +1,4 @@
-"""aiperf: the summary of a run and its records by request, on vLLM's metrics of answers.
+"""aiperf: the summary of a run and its records by request, on vLLM's metrics of answers; counters of a server.
 
 Names and definitions were read in the package aiperf 0.13.0: metrics/types/spec_decode_metrics.py,
 common/models/spec_decode_models.py, common/models/export_models.py.
@@ -11,9 +11,14 @@ from typing import Any
 
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, sums_of_steps
 from harness.backends.foreign.content import Content, numbers_at
+from harness.backends.foreign.counter_page import CounterPage
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
-from harness.backends.foreign.vllm import BEYOND_END
+from harness.backends.foreign.llama_cpp import LlamaCppMetrics
+from harness.backends.foreign.sglang import SglangMetrics
+from harness.backends.foreign.tensorrt_llm import TensorrtLlmMetrics
+from harness.backends.foreign.vllm import BEYOND_END, VllmMetrics
 
+TOTAL = "_total"
 HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 TOTALS = {
     "num_drafts": "total_spec_decode_steps",
@@ -134,3 +139,45 @@ def _phase(item: Mapping[str, Any]) -> str:
 def _prompt(item: Mapping[str, Any], place: int) -> str:
     """The conversation, which may have several turns and be played several times."""
     return str((item.get("metadata") or {}).get("conversation_id") or place)
+
+
+class AiperfServerMetrics(ForeignFormat):
+    """Counters of the server, as aiperf scraped them."""
+
+    title = "aiperf's server_metrics_export.json, of vLLM, SGLang, TensorRT-LLM or llama.cpp"
+    source = "aiperf 0.13.0, common/models/server_metrics_models.py"
+    definitions = Definitions(
+        mean="micro: over all rounds, by the server's counters; SGLang's gauges are means of windows and not read",
+        bonus="no counter counts a bonus or recovered token",
+        denominators="those of the server: see its own pages of counters",
+        last_step="that of the server: see its own pages of counters",
+        warm_up="the profiling phase, from one scrape to another; for all clients of the server",
+    )
+
+    def recognises(self, content: Content) -> bool:
+        return any(_page_of(item) is not None for item in content.objects)
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        from harness.backends.server.counters import POSITIONS, Counters
+
+        (found,) = content.objects[:1]
+        values: dict[tuple[str, int | None], float] = {}
+        for name, item in found["metrics"].items():
+            for series in item.get("series") or () if item.get("type") == "counter" else ():
+                labels, stats = series.get("labels") or {}, series.get("stats") or {}
+                place = next((int(labels[label]) for label in POSITIONS if label in labels), None)
+                # families are named without the end that their samples have
+                key = f"{name.removesuffix(TOTAL)}{TOTAL}", place
+                values[key] = values.get(key, 0.0) + float(stats.get("total") or 0.0)
+        page = _page_of(found)
+        if page is None:
+            raise ValueError("expected counters of drafts, found none")
+        return (page.of_counters(Counters(values), asked),)
+
+
+def _page_of(item: Mapping[str, Any]) -> CounterPage | None:
+    """The reader of the server whose counters of drafts these are."""
+    metrics = item.get("metrics")
+    names = list(metrics) if isinstance(metrics, Mapping) and "summary" in item else []
+    pages = (VllmMetrics(), SglangMetrics(), TensorrtLlmMetrics(), LlamaCppMetrics())
+    return next((page for page in pages if any(f"{name}{TOTAL}".startswith(page.needed) for name in names)), None)

@@ -44,6 +44,9 @@ def convert(
             raise SettingsError(f"--before: expected pages of counters, found {kind}")
         asked = Asked(depth, None if before is None else Content.of(before))
         readings = item.read(content, asked)
+        for reading in readings:
+            if None not in (depth, reading.depth) and reading.depth != depth:
+                raise SettingsError(f"--num-speculative-tokens: found K = {reading.depth} in the file, not {depth}")
         definitions = {label: str(asdict(item.definitions)[key]) for key, label in QUESTIONS.items()}
         return [
             ConvertedRun(str(path), kind, item.title, item.source, item.seen, definitions, reading, converted(reading))

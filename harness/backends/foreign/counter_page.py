@@ -7,11 +7,12 @@ the adapters).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from harness.analysis.converted import Reading, sums_of
 from harness.backends.foreign.content import Content
-from harness.backends.foreign.format import Asked
+from harness.backends.foreign.format import Asked, ForeignFormat
 
 if TYPE_CHECKING:
     from harness.backends.server.counters import Counters
@@ -56,26 +57,46 @@ def added_counters(content: Content, asked: Asked, prefix: str) -> tuple[Counter
         raise ValueError(f"expected a snapshot of the same server taken before, found another: {error}") from error
 
 
-def has_counter(content: Content, name: str) -> bool:
-    """Whether a page has a counter whose name begins so."""
-    return re.search(rf"^{re.escape(name)}", content.text, re.MULTILINE) is not None
+class CounterPage(ForeignFormat):
+    """Pages of one server's counters."""
+
+    has_snapshots = True
+    prefix: ClassVar[str]
+    """Of the names of all its counters."""
+    needed: ClassVar[str]
+    """Beginning of the name of one that only a server with drafts has."""
+
+    def recognises(self, content: Content) -> bool:
+        return re.search(rf"^{re.escape(self.needed)}", content.text, re.MULTILINE) is not None
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        added, note = added_counters(content, asked, self.prefix)
+        reading = self.of_counters(added, asked)
+        return (replace(reading, notes=(note, *reading.notes)),)
+
+    def of_counters(self, added: Counters, asked: Asked) -> Reading:
+        """The same of counters, wherever they were read.
+
+        Raises:
+            ValueError: one is missing.
+        """
+        raise NotImplementedError
 
 
-def reading_of_steps(content: Content, asked: Asked, counter: str, depth: int | None) -> tuple[Reading, ...]:
-    """A page whose counters vLLM and llama.cpp name alike.
+def steps_reading(added: Counters, counter: str, asked: Asked) -> Reading:
+    """Counters that vLLM and llama.cpp name alike; both export accepted tokens of every position up to K.
 
     Args:
-        content: the page.
-        asked: `before` is the earlier page.
-        counter: names of the counters, with {} for what each counts.
-        depth: K.
+        added: the counters.
+        counter: their names, with {} for what each counts.
+        asked: K, where no position is exported.
     """
     from harness.backends.server.adapter import counts_of_steps
 
-    prefix = counter.partition("{")[0]
-    added, note = added_counters(content, asked, prefix)
     # denominators by position follow later, with their reason
     counts = counts_of_steps(added, counter, depth=0)
     if counts is None:
         raise ValueError(f"expected {counter.format('drafts')} and its like, found a page without them")
-    return (Reading(sums_of([counts]), depth=depth, notes=(note,)),)
+    name = counter.format("accepted_tokens_per_pos")
+    places = [place for key, place in added.values if key == name and place is not None]
+    return Reading(sums_of([counts]), depth=1 + max(places) if places else asked.depth)

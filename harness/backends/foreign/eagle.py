@@ -16,7 +16,7 @@ from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
 
 ROUNDS = "rounds = idx + 1, as its loop counts from 0"
 KEPT = "accepted = new_tokens - rounds, as a round adds its accepted tokens and one"
-NO_TOKENS = "the file does not count draft tokens: EAGLE-2 and -3 draft trees (--total-token)"
+NO_TOKENS = "the file does not count draft tokens; trees have more of them than a draft is long"
 
 
 class EagleAnswers(ForeignFormat):

@@ -31,11 +31,13 @@ class FormatKind(Member):
     llama_cpp_metrics = "llama_cpp_metrics", "harness.backends.foreign.llama_cpp:LlamaCppMetrics"
     llama_cpp_answers = "llama_cpp_answers", "harness.backends.foreign.llama_cpp:LlamaCppAnswers"
     eagle = "eagle", "harness.backends.foreign.eagle:EagleAnswers"
+    spec_bench = "spec_bench", "harness.backends.foreign.spec_bench:SpecBenchAnswers"
     specforge = "specforge", "harness.backends.foreign.specforge:SpecforgeBenchmark"
     specforge_matrix = "specforge_matrix", "harness.backends.foreign.specforge:SpecforgeMatrix"
     speculators = "speculators", "harness.backends.foreign.speculators:SpeculatorsCsv"
     aiperf = "aiperf", "harness.backends.foreign.aiperf:AiperfSummary"
     aiperf_records = "aiperf_records", "harness.backends.foreign.aiperf:AiperfRecords"
+    aiperf_server = "aiperf_server", "harness.backends.foreign.aiperf:AiperfServerMetrics"
     guidellm = "guidellm", "harness.backends.foreign.guidellm:GuidellmReport"
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, sums_of_steps
 from harness.backends.foreign.content import Content
-from harness.backends.foreign.counter_page import WARM_UP, has_counter, reading_of_steps
+from harness.backends.foreign.counter_page import WARM_UP, CounterPage, steps_reading
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
 from harness.backends.foreign.printed import Line, drafts_of, lengths_of, position_sums
+
+if TYPE_CHECKING:
+    from harness.backends.server.counters import Counters
 
 COUNTER = "llamacpp:spec_decode_num_{}_total"
 _LINE = re.compile(
@@ -36,6 +39,7 @@ class LlamaCppLog(ForeignFormat):
     """The lines at the end of each request."""
 
     title = "log lines of llama.cpp's server, `draft acceptance = ...`"
+    seen = "llama.cpp build b1-7e4c0a9"
     source = "llama.cpp tools/server/server-context.cpp, 2026-09, and the forms before"
     definitions = Definitions(
         mean="micro within a request, a line each; both averages follow",
@@ -55,10 +59,14 @@ class LlamaCppLog(ForeignFormat):
             "num_draft_tokens": Given(tuple(float(line.drafted) for line in lines)),
             "num_accepted_tokens": Given(tuple(float(line.accepted) for line in lines)),
         }
+        widths = {len(line.rates) for line in lines if line.rates}
+        if len(widths) > 1:
+            raise ValueError(f"expected lines of one K, found rates of {sorted(widths)} positions")
+        depth = widths.pop() if widths else asked.depth
         if not all(line.length for line in lines):
             missing = dict.fromkeys(("num_drafts", ACCEPTED), "these lines, of an older version, print no mean length")
-            return (Reading(sums, missing=missing, prompts=prompts, depth=asked.depth),)
-        drafts = [drafts_of(line, asked.depth) for line in lines]
+            return (Reading(sums, missing=missing, prompts=prompts, depth=depth),)
+        drafts = [drafts_of(line, depth) for line in lines]
         told = (
             Told(
                 "mean acceptance length, mean of lines",
@@ -70,12 +78,12 @@ class LlamaCppLog(ForeignFormat):
             how = joined(*(item.how for item in drafts))
             sums["num_drafts"] = Given(tuple(float(item.low) for item in drafts), how)
             sums |= position_sums(lines, drafts)
-            return (Reading(sums, prompts=prompts, depth=asked.depth, told=told),)
+            return (Reading(sums, prompts=prompts, depth=depth, told=told),)
         reason = "several numbers of drafts fit the figures that the log prints rounded"
         macro = Given(told[0].values, "mean of the lengths that the lines print with two decimals")
         metrics = {"mean_acceptance_length": lengths_of(lines, drafts), "mean_acceptance_length_macro": macro}
         missing = dict.fromkeys(("num_drafts", ACCEPTED), reason)
-        return (Reading(sums, metrics, missing, prompts, asked.depth, told),)
+        return (Reading(sums, metrics, missing, prompts, depth, told),)
 
 
 def _lines(text: str) -> Iterator[Line]:
@@ -92,13 +100,14 @@ def _lines(text: str) -> Iterator[Line]:
         )
 
 
-class LlamaCppMetrics(ForeignFormat):
+class LlamaCppMetrics(CounterPage):
     """Pages of /metrics."""
 
     title = "pages of llama.cpp's /metrics (--metrics), one, or two with --before"
     source = "llama.cpp tools/server/server-task.cpp, 2026-09"
     seen = "llama.cpp build b1-7e4c0a9"
-    has_snapshots = True
+    prefix = "llamacpp:"
+    needed = COUNTER.format("drafts")
     definitions = Definitions(
         mean="micro: over all rounds with drafts",
         bonus="no counter counts a bonus or recovered token",
@@ -107,11 +116,8 @@ class LlamaCppMetrics(ForeignFormat):
         warm_up=WARM_UP,
     )
 
-    def recognises(self, content: Content) -> bool:
-        return has_counter(content, COUNTER.format("drafts"))
-
-    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
-        return reading_of_steps(content, asked, COUNTER, asked.depth)
+    def of_counters(self, added: Counters, asked: Asked) -> Reading:
+        return steps_reading(added, COUNTER, asked)
 
 
 class LlamaCppAnswers(ForeignFormat):
@@ -154,13 +160,20 @@ class LlamaCppAnswers(ForeignFormat):
             "num_accepted_tokens": Given(tuple(float(item.get("draft_n_accepted") or 0) for item in last)),
         }
         missing = dict.fromkeys(("num_drafts", ACCEPTED), FULL_TIMINGS)
-        rounds = [_rounds(item, asked.depth) for item in last]
-        if None not in rounds:
+        bounds = [_rounds(item, asked.depth) for item in last]
+        low, high = (sum(column) for column in zip(*bounds, strict=True))
+        accepted = sums["num_accepted_tokens"].total
+        if low:
+            missing["mean_acceptance_length"] = (
+                f"{FULL_TIMINGS}; the output has room for {low:g} to {high:g} drafts, so that it lies between "
+                f"{1 + accepted / high:.2f} and {1 + accepted / low:.2f}"
+            )
+        if all(least == most for least, most in bounds):
             how = (
                 "drafts = draft tokens / K, which is also the most that the output has room for (output tokens - 1 - "
                 "accepted)"
             )
-            sums["num_drafts"] = Given(tuple(float(number or 0) for number in rounds), how)
+            sums["num_drafts"] = Given(tuple(float(least) for least, _ in bounds), how)
         return (Reading(sums, missing=missing, prompts=prompts, depth=asked.depth),)
 
 
@@ -181,10 +194,14 @@ def _requests(timings: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str
         yield found
 
 
-def _rounds(timings: Mapping[str, Any], depth: int | None) -> int | None:
-    """Drafts of a request, where the fewest that its draft tokens need are the most that its output has room for."""
+def _rounds(timings: Mapping[str, Any], depth: int | None) -> tuple[int, int]:
+    """The fewest drafts of a request that its draft tokens need, and the most that its output has room for."""
     drafted, accepted = int(timings.get("draft_n") or 0), int(timings.get("draft_n_accepted") or 0)
-    if depth is None:
-        return 0 if not drafted else None
-    least, most = -(-drafted // depth), int(timings["predicted_n"]) - 1 - accepted
-    return least if least == most and drafted == least * depth else None
+    if not drafted:
+        return 0, 0
+    # without K a draft may have had all of them; the first token is that of the prefill
+    least = 1 if depth is None else -(-drafted // depth)
+    most = min(drafted, int(timings["predicted_n"]) - 1 - accepted)
+    if most < least:
+        raise ValueError(f"expected at most {depth or drafted} draft tokens a draft, found {dict(timings)}")
+    return least, most

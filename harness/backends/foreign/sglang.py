@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, sums_of
 from harness.backends.foreign.content import Content, numbers_at
-from harness.backends.foreign.counter_page import WARM_UP, added_counters, has_counter
+from harness.backends.foreign.counter_page import WARM_UP, CounterPage
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
+
+if TYPE_CHECKING:
+    from harness.backends.server.counters import Counters
 
 _LINE = re.compile(r"accept len: (?P<length>\d+\.\d+), accept rate: (?P<rate>\d+\.\d+)")
 HALF_UNIT = 0.0051
@@ -93,12 +97,13 @@ def _prints(tokens: float, slots: int, rate: float) -> bool:
     return abs(tokens / slots - rate) <= HALF_UNIT + HALF_UNIT / slots
 
 
-class SglangMetrics(ForeignFormat):
+class SglangMetrics(CounterPage):
     """Pages of /metrics."""
 
     title = "pages of SGLang's /metrics (--enable-metrics), one, or two with --before"
     source = "sglang 0.5.23, srt/observability/metrics_collector.py"
-    has_snapshots = True
+    prefix = "sglang:"
+    needed = "sglang:spec_"
     definitions = Definitions(
         mean="micro: over the verify calls of finished requests; the gauges cover the last log window alone",
         bonus="no counter counts accepted tokens: they follow from the output tokens, the bonus token taken off",
@@ -107,11 +112,7 @@ class SglangMetrics(ForeignFormat):
         warm_up=WARM_UP,
     )
 
-    def recognises(self, content: Content) -> bool:
-        return has_counter(content, "sglang:spec_")
-
-    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
-        added, note = added_counters(content, asked, "sglang:")
+    def of_counters(self, added: Counters, asked: Asked) -> Reading:
         names = ("spec_verify_calls_total", "generation_tokens_total", "num_requests_total")
         found = [added.total(f"sglang:{name}") for name in names]
         if None in found:
@@ -133,9 +134,13 @@ class SglangMetrics(ForeignFormat):
         if asked.depth is not None:
             how = "draft tokens = verify calls * K, as the server counts them"
             sums["num_draft_tokens"] = Given((float(calls * asked.depth),), how)
+        return Reading(sums, missing=missing)
+
+    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
+        (reading,) = super().read(content, asked)
         gauges = re.findall(r"^(sglang:spec_accept_(?:length|rate))\{[^}]*\} (\S+)$", content.text, re.MULTILINE)
         told = tuple(Told(name, (float(value),), "a gauge of the last log window alone") for name, value in gauges)
-        return (Reading(sums, {}, missing, (), None, told, (note,)),)
+        return (replace(reading, told=told),)
 
 
 class SglangBench(ForeignFormat):
@@ -212,18 +217,33 @@ class SglangAnswers(ForeignFormat):
         if len(depths) > 1 or any(not depth.is_integer() for depth in depths):
             raise ValueError(f"expected one K = spec_num_proposed_drafts / spec_verify_ct, found {sorted(depths)}")
         depth = int(depths.pop()) if depths else asked.depth
+        prompts = tuple(str(place) for place in range(len(found)))
+        if all("spec_num_correct_drafts" not in item and "completion_tokens" in item for item in found):
+            return (replace(_older(found), prompts=prompts, told=_lengths(found)),)
         try:
             counts = [drafts_told(item, depth=0) for item in found]
         except RequestFailed as error:
-            raise ValueError(f"{error}; older versions of SGLang have other names, which are not read") from error
-        lengths = [float(item["spec_accept_length"]) for item in found if item.get("spec_accept_length") is not None]
-        told = (
-            (Told("spec_accept_length, mean over requests", (sum(lengths) / len(lengths),), FIRST_TOKEN),)
-            if lengths
-            else ()
+            raise ValueError(str(error)) from error
+        return (Reading(sums_of(counts), prompts=prompts, depth=depth, told=_lengths(found), notes=(OF_TREES,)),)
+
+
+def _lengths(found: Sequence[Mapping[str, Any]]) -> tuple[Told, ...]:
+    lengths = [float(item["spec_accept_length"]) for item in found if item.get("spec_accept_length") is not None]
+    mean = sum(lengths) / len(lengths) if lengths else 0.0
+    return (Told("spec_accept_length, mean over requests", (mean,), FIRST_TOKEN),) if lengths else ()
+
+
+def _older(found: Sequence[Mapping[str, Any]]) -> Reading:
+    """Answers of versions whose own counts have other names and meanings: by output tokens and verify calls alone."""
+    rows = [numbers_at(item, "completion_tokens", "spec_verify_ct") for item in found]
+    accepted = tuple(tokens - 1 - calls for tokens, calls in rows)
+    if min(accepted) < 0:
+        raise ValueError(
+            "expected output tokens that verify calls gave, found completion_tokens below spec_verify_ct + 1"
         )
-        prompts = tuple(str(place) for place in range(len(found)))
-        return (Reading(sums_of(counts), prompts=prompts, depth=depth, told=told, notes=(OF_TREES,)),)
+    sums = {"num_drafts": Given(tuple(calls for _, calls in rows)), "num_accepted_tokens": Given(accepted, VERIFIED)}
+    reason = "answers of this older version count them in another way"
+    return Reading(sums, missing={"num_draft_tokens": reason, ACCEPTED: reason})
 
 
 def _of_answer(item: Mapping[str, Any]) -> Mapping[str, Any] | None:

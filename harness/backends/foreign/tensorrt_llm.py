@@ -8,12 +8,15 @@ statistics.py, tensorrt_llm/_torch/pyexecutor (what its iterations count) and _t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, sums_of
 from harness.backends.foreign.content import Content, numbers_at
-from harness.backends.foreign.counter_page import WARM_UP, added_counters, has_counter
+from harness.backends.foreign.counter_page import WARM_UP, CounterPage
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
+
+if TYPE_CHECKING:
+    from harness.backends.server.counters import Counters
 
 COMPLETED = "drafts of completed requests alone"
 BENCH = (
@@ -22,12 +25,13 @@ BENCH = (
 )
 
 
-class TensorrtLlmMetrics(ForeignFormat):
+class TensorrtLlmMetrics(CounterPage):
     """Pages of counters."""
 
     title = "pages of TensorRT-LLM's /prometheus/metrics, one, or two with --before"
     source = "TensorRT-LLM tensorrt_llm/metrics/collector.py, 2026"
-    has_snapshots = True
+    prefix = "trtllm_"
+    needed = "trtllm_spec_decode_"
     definitions = Definitions(
         mean="micro: over all rounds of completed requests",
         bonus="no counter counts a bonus or recovered token",
@@ -36,18 +40,13 @@ class TensorrtLlmMetrics(ForeignFormat):
         warm_up=WARM_UP,
     )
 
-    def recognises(self, content: Content) -> bool:
-        return has_counter(content, "trtllm_spec_decode_")
-
-    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
-        added, note = added_counters(content, asked, "trtllm_")
+    def of_counters(self, added: Counters, asked: Asked) -> Reading:
         from harness.backends.server.adapters.tensorrt_llm_run import counts_told
 
         counts = counts_told(added)
         if counts is None:
             raise ValueError("expected trtllm_spec_decode_drafted_tokens_total by token_position, found none")
-        depth = len(counts.num_draft_tokens_per_pos or ())
-        return (Reading(sums_of([counts]), depth=depth, notes=(note, COMPLETED)),)
+        return Reading(sums_of([counts]), depth=len(counts.num_draft_tokens_per_pos or ()), notes=(COMPLETED,))
 
 
 class TensorrtLlmIterations(ForeignFormat):

