@@ -254,8 +254,8 @@ def test_no_file_has_a_name_that_says_nothing():
 
 
 def test_tests_lie_in_the_folder_of_a_package():
-    """tests/core is that of kernels/, tests/project of the project as a whole, tests/support of what tests share."""
-    folders = {name.rpartition(".")[2] for name in PACKAGES[1:]} | {"core", "project", "support"}
+    """tests/core is that of kernels/, guides of their examples, project of the whole, support of what tests share."""
+    folders = {name.rpartition(".")[2] for name in PACKAGES[1:]} | {"core", "guides", "project", "support"}
     places = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert not [str(place) for place in places if len(place.parts) != 2 or place.parts[0] not in folders]
 
