@@ -75,6 +75,14 @@ class _Watched(GeneralView):
         self.asked.append(("recurrent", layer_idx))
         return super().get_recurrent_state(layer_idx, state_idx)
 
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, *given: Any, **others: Any) -> Tensor:
+        self.asked.append(("conv", layer_idx))
+        return super().update_conv_state(conv_states, layer_idx, *given, **others)
+
+    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, *given: Any, **others: Any) -> Tensor:
+        self.asked.append(("recurrent", layer_idx))
+        return super().update_recurrent_state(recurrent_states, layer_idx, *given, **others)
+
 
 class LayerOfCache(NamedTuple):
     """What one layer of a network does with a cache."""
@@ -96,6 +104,8 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfC
     """
     zero = torch.zeros(1, 1, dtype=torch.int64, device=cache.slot_ids.device)
     view = _Watched(cache, slice(0, 1), zero, 1)
+    # layers of a cache ask it, in versions of transformers before
+    cache.in_use = view
     num_asked: list[int] = []
     hooks = [layer.register_forward_pre_hook(lambda *_: num_asked.append(len(view.asked))) for layer in network.layers]
     try:
