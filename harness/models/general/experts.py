@@ -11,6 +11,7 @@ from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
 
 from harness.models.experts import GROUPED_CAPABILITIES
+from harness.models.fused.checks import DTYPES
 from harness.models.general import custom_ops
 
 SHAPES_ALONE = "rejection_lab_shapes"
@@ -55,6 +56,8 @@ def routed_obstacle(experts: Any) -> str | None:
     weights = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
     if not all(type(weight) is nn.Parameter and weight.dim() == 3 and weight.is_contiguous() for weight in weights):
         return "their weights are no two plain tensors of all experts"
+    if any(weight.dtype not in DTYPES for weight in weights):
+        return "their weights are rounded to fewer bits"
     is_plain = getattr(experts, "is_concatenated", False) and getattr(experts, "has_gate", False)
     other = [name for name in ("is_transposed", "has_bias", "has_post_expert_norm") if getattr(experts, name, False)]
     if other or not is_plain:
