@@ -33,6 +33,8 @@ class HeadTraining:
     """Tokens of text that the target writes before training."""
     generate_minutes: float = 10.0
     """Stop writing text after so long in this run, with what is there."""
+    only_text: bool = False
+    """End when the text is written."""
     length: int = 1024
     """Tokens of a row of text."""
     rows_at_once: int = 256

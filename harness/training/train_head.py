@@ -56,7 +56,7 @@ class HeadRun:
     def __call__(self, ranks: Ranks) -> None:
         self.write_text(ranks)
         ranks.wait()
-        if not self._is_over(ranks):
+        if not self.settings.only_text and not self._is_over(ranks):
             self.train(ranks)
 
     def _is_over(self, ranks: Ranks, ahead: float = 0.0) -> bool:
@@ -157,6 +157,11 @@ class Trainer:
                 f"{self.folder / ROWS}: expected {settings.num_heldout + settings.batch_rows} rows or more of "
                 f"{settings.length} tokens ({settings.num_heldout} are held out), found {found[0]} of {found[1]}; let "
                 "the target write more (tokens), or choose another folder (out)"
+            )
+        if not rows.is_answer[: settings.num_heldout].any():
+            raise ValueError(
+                f"{self.folder / ROWS}: expected rows with answers, found none in those held out; let rows be longer "
+                f"(length, here {settings.length}) or questions shorter (question_tokens)"
             )
 
     def batch(self, index: int) -> Batch:
