@@ -24,6 +24,7 @@ COMMANDS = {
     "certify": "certify",
     "certify-server": "certify_server",
     "agreement": "agreement",
+    "check-head": "check_head",
     "doctor": "doctor",
     "demo-server": "demo_server",
     "bench": "bench_kernels",
@@ -76,7 +77,7 @@ def overview() -> str:
     lines = [f"  {name.ljust(width)}  {_first_line(module)}" for name, module in COMMANDS.items()]
     return "\n".join([
         f"usage: {PROGRAM} COMMAND [arguments]", "", "commands:", *lines, "",
-        f"{PROGRAM} COMMAND --help says what a command takes: run, prompt and profile take settings",
+        f"{PROGRAM} COMMAND --help says what a command takes: run, prompt, profile and check-head take settings",
         "(key=value), the other commands take options (--name value).",
         f"Completion in bash: complete -o nospace -o default -C {PROGRAM} {PROGRAM}",
     ])  # fmt: skip

@@ -42,6 +42,7 @@ ORDER = (
     "harness.checks.server_certification",
     "harness.checks.profiling",
     "harness.checks.doctor",
+    "harness.checks.head",
     "experiments",
 )
 """Lowest first: a module imports from its own package, which is the longest name here that it begins with, and from

@@ -1,0 +1,225 @@
+"""`check-head` names what is wrong with a pair, by faults that are put into copies of the built-in models, and names
+nothing of the models as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from experiments.check_head import main
+from harness.checks.head.forced import Forced, Reading
+from harness.checks.head.protocol import Runs, compose
+from harness.checks.head.references import FOLDER, read_references
+from harness.checks.head.texts import StatesOfTexts, texts_of
+from harness.checks.head.trials import better, try_variants
+from harness.checks.head.variants import Trial
+from harness.config.cli.ending import FAILED, SUCCESS
+from harness.config.drafter import drafter_of
+from harness.config.schema import SettingsError
+from harness.drafters.registry import load_head
+from harness.models.target import TargetOutput
+from harness.models.zoo import ZOO
+from harness.runner.progress import progress_on
+
+SMALL = ("workload.num_prompts=9", "decoding.max_new_tokens=32", "backend.device=cpu")
+LAYERS = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The texts of a small protocol and the target that wrote them: damaged heads draft along them."""
+    protocol = compose(["drafter=eagle3", *SMALL])
+    runs = Runs(progress_on(sys.stderr))
+    target = runs.models(protocol.cell).target
+    cells = runs.results(protocol.plan)
+    texts = [
+        text
+        for place, (config, cell) in enumerate(zip(protocol.plan.cells, cells, strict=True))
+        for text in texts_of(config, cell.record, protocol.conversations, target, place)
+    ]
+    return Forced(protocol.cell, cells[0].record, StatesOfTexts(target, texts))
+
+
+def named(pair: Forced, kind: str, folder: Path | None, states: StatesOfTexts | None = None) -> list[str]:
+    """The alternatives that are better for a head, the best first."""
+    config, target = drafter_of(kind, path=None if folder is None else str(folder)), pair.states.target
+    loaded = load_head(config, target)
+    forced = Forced(replace(pair.cell, drafter=config), pair.record, states or pair.states)
+    return [item.name for item in better(list(try_variants(Trial(config, target, loaded.head, loaded.folder), forced)))]
+
+
+def copied(kind: str, to: Path) -> Path:
+    shutil.copytree(ZOO / kind, to / kind)
+    return to / kind
+
+
+def with_fields(folder: Path, name: str = "config.json", **fields) -> Path:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    return folder
+
+
+def with_weights(folder: Path, edit) -> Path:
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def norms_around_zero(weights):
+    for name in weights:
+        if "norm" in name:
+            weights[name] -= 1
+
+
+def ids_left_out(weights):
+    weights["d2t"].zero_()
+    del weights["t2d"]
+
+
+def ids_one_too_high(weights):
+    weights["d2t"] += 1
+    del weights["t2d"]
+
+
+def random_embedding(weights):
+    weights["embed_tokens.weight"] = torch.randn(6144, 256, generator=torch.Generator().manual_seed(0)).bfloat16() / 20
+
+
+def random_output(weights):
+    shape = weights["lm_head.weight"].shape
+    weights["lm_head.weight"] = torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16() / 20
+
+
+def halves_swapped(weights):
+    weights["fc.weight"] = weights["fc.weight"].roll(256, dims=1)
+
+
+def of_other_bits(folder: Path) -> Path:
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    path.write_bytes(content[:8] + content[8 : 8 + size].replace(b'"BF16"', b'"F16" ') + content[8 + size :])
+    return folder
+
+
+def other_rope(folder: Path) -> Path:
+    fields = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+    return with_fields(folder, transformer_layer_config={**fields, "rope_theta": 100.0})
+
+
+FAULTS = {
+    "auxiliary layers [2, 5, 7]": ("eagle3", lambda folder: with_fields(folder, **{LAYERS: [7, 5, 2]})),
+    "norm_before_residual false": ("eagle3", lambda folder: with_fields(folder, norm_before_residual=True)),
+    "norm_output false": ("eagle3", lambda folder: with_fields(folder, norm_output=True)),
+    "norms + 1": ("eagle", lambda folder: with_weights(folder, norms_around_zero)),
+    "halves swapped": ("eagle", lambda folder: with_weights(folder, halves_swapped)),
+    "d2t - 1": ("eagle3", lambda folder: with_weights(folder, ids_one_too_high)),
+    "ids by rows of lm_head": ("eagle3", lambda folder: with_weights(folder, ids_left_out)),
+    "the target's embedding": ("eagle3", lambda folder: with_weights(folder, random_embedding)),
+    "the target's output matrix": ("eagle3", lambda folder: with_weights(folder, random_output)),
+    "the target's rotary embedding": ("eagle3", other_rope),
+    "the other 16 bits": ("eagle", of_other_bits),
+}
+"""Alternative that mends it -> head, and how it is damaged."""
+
+
+@pytest.mark.parametrize("mend", FAULTS)
+def test_a_fault_of_a_head_is_named(pair, mend, tmp_path):
+    kind, damage = FAULTS[mend]
+    assert named(pair, kind, damage(copied(kind, tmp_path)))[:1] == [mend]
+
+
+def test_shifted_positions_are_named(pair):
+    """Of an engine that hands over the state of the token before."""
+
+    class LateStates(StatesOfTexts):
+        def output(self, layers):
+            hidden, aux = super().output(layers)
+            late = [torch.cat([state[:, :1], state[:, :-1]], dim=1) for state in (hidden, *aux)]
+            return TargetOutput(late[0], tuple(late[1:]))
+
+    states = LateStates(pair.states.target, pair.states.texts)
+    assert named(pair, "eagle", None, states)[:1] == ["states one place earlier"]
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle"])
+def test_nothing_is_named_of_sound_heads(pair, kind):
+    """Would catch an alternative that is better by chance, or because it sees tokens to come."""
+    assert named(pair, kind, None) == []
+
+
+def test_drafts_along_texts_are_those_of_the_engine(pair):
+    """At temperature 0, where every accepted token is the drafter's argmax: would catch other pairs, places or rows."""
+    loaded = load_head(pair.cell.drafter, pair.states.target)
+    counts = pair.counts(loaded, Reading())
+    first = {item.prompt_id: item.rounds[1] for item in pair.record.requests}
+    greedy = [text for text in pair.states.texts if text.sample == 0]
+    alone = Forced(pair.cell, pair.record, StatesOfTexts(pair.states.target, greedy), stride=1000)
+    found = alone.counts(loaded, Reading())
+    assert len(counts) == 2 * len(found)
+    for text, item in zip(greedy, found, strict=True):
+        assert item.num_accepted_tokens == first[text.prompt_id].num_accepted_tokens, text.prompt_id
+
+
+def lines_of(capsys, *arguments):
+    code = main([*arguments, *SMALL])
+    return code, capsys.readouterr()
+
+
+def test_a_missing_part_is_refused_by_its_name(capsys, tmp_path):
+    folder = with_weights(copied("eagle", tmp_path), lambda weights: weights.pop("fc.weight"))
+    code, shown = lines_of(capsys, "zoo", f"{folder}", "drafter=eagle")
+    assert code != SUCCESS and "expected a tensor fc.weight" in shown.err
+
+
+def test_a_head_of_another_tokenizer_is_refused(capsys, tmp_path):
+    folder = copied("eagle", tmp_path)
+    shutil.copy(ZOO / "target" / "tokenizer_config.json", folder)
+    tokenizer = json.loads((ZOO / "target" / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    names = list(vocabulary)
+    vocabulary[names[300]], vocabulary[names[301]] = vocabulary[names[301]], vocabulary[names[300]]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, shown = lines_of(capsys, "zoo", f"{folder}")
+    assert code != SUCCESS and "tokenizer" in shown.err
+
+
+def test_untrained_positions_and_looping_answers_are_named(capsys, tmp_path):
+    """Of a head whose file names few positions, and of a target whose answers do not end."""
+    head = with_fields(copied("eagle", tmp_path), max_position_embeddings=24)
+    code, shown = lines_of(capsys, "zoo", f"{head}", "--no-trials")
+    assert code == FAILED and "untrained positions" in shown.out.splitlines()[0]
+
+
+def test_a_sound_head_beside_its_reference(capsys, tmp_path):
+    code, shown = lines_of(capsys, "zoo", "mtp", "--output", f"{tmp_path}", "--no-trials")
+    assert code == SUCCESS and "zoo_mtp does not compare" in shown.out
+    content = json.loads((tmp_path / "check_head.json").read_text())
+    assert content["sound"] and content["acceptance"]["0"]["mean_acceptance_length"][0] > 1.5
+
+
+def test_references_are_of_pairs_that_the_settings_name():
+    """Would catch a file that no pair finds, or without a source."""
+    found = {item.name: item for item in read_references()}
+    assert set(found) == {path.stem for path in FOLDER.glob("*.yaml")} and "zoo_eagle3" in found
+    own = [item for item in found.values() if item.is_own]
+    prompts = compose(["drafter=eagle3"]).prompts
+    assert {item.fields["prompts"] for item in own} == {prompts}, "of the prompts that the protocol has today"
+    assert all(item.fields["source"] and item.fields["engine"] for item in found.values())
+
+
+def test_what_is_no_pair_is_refused():
+    with pytest.raises(SettingsError, match="belongs to the protocol"):
+        compose(["drafter=eagle3", "decoding.temperature=0.5"])
+    with pytest.raises(SettingsError, match="found none"):
+        compose([])
+    with pytest.raises(SettingsError, match="random"):
+        compose(["drafter=eagle3", "drafter.weights=random"])
