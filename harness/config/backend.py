@@ -127,7 +127,10 @@ class Local(BackendConfig):
         """
         dtype = "float32" if self.dtype == "auto" and device_type == "cpu" else self.dtype
         graphs = device_type == "cuda" if self.graphs is None else self.graphs
-        return replace(self, device=device_type, dtype=dtype, graphs=graphs)
+        fused, compiles = self.fused, self.compile
+        if device_type == "cpu":
+            fused, compiles = bool(fused), bool(compiles)
+        return replace(self, device=device_type, dtype=dtype, graphs=graphs, fused=fused, compile=compiles)
 
 
 OF_LOCAL = frozenset(f"backend.{item.name}" for item in fields(Local) if item not in fields(BackendConfig))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 from harness.config.cell import CellConfig
 from harness.config.models import Weights
+from harness.config.sampling import SamplingSettings
 from kernels.methods import Guarantee
 
 RANDOM_WEIGHTS = "weights: random"
@@ -42,6 +45,25 @@ def _is_edited_by_round(cell: CellConfig) -> bool:
     """Whether a server verifies with penalties that do not count the draft tokens before a position."""
     penalties = cell.decoding.sampling.edits.keys() - {"logit_bias"}
     return cell.is_served and cell.server.traits.edits_by_round and bool(penalties)
+
+
+def check_promise(cell: CellConfig, own: SamplingSettings, prompt_id: str) -> None:
+    """Look at the sampling of a prompt's own line beside the cell's.
+
+    Raises:
+        ValueError: the two together are an invalid combination, or verification promises something else about the
+            output of these requests than about those of the cell.
+    """
+    try:
+        as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
+    except ValueError as error:
+        raise ValueError(f"prompt {prompt_id}: its sampling does not fit the cell: {error}") from error
+    found, promised = guarantee(as_cell).value, guarantee(cell).value
+    if found != promised:
+        raise ValueError(
+            f"prompt {prompt_id}: expected sampling under which verification is {promised}, as in the rest of the "
+            f"cell, found one under which it is {found}; run it in a cell of its own"
+        )
 
 
 def labels(cell: CellConfig) -> tuple[str, ...]:

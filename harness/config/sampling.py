@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -14,6 +15,8 @@ SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 LARGEST_PENALTY, LARGEST_BIAS = 2.0, 100.0
 """As vLLM (vllm/sampling_params.py) and OpenAI have them."""
 BIASES = "TOKEN:BIAS/TOKEN:BIAS, token ids with numbers from -100 to 100"
+AS_TEXT = "text in quotation marks, without which 7, and in YAML 11:50 (710, in base 60), are numbers and no is false"
+"""What is expected where a value is not what was written."""
 
 
 def biases_of(text: str | None) -> dict[int, float]:
@@ -125,7 +128,9 @@ class SamplingSettings:
         try:
             biases_of(self.logit_bias)
         except ValueError as error:
-            raise ValueError(f"{section}.logit_bias: expected {BIASES}, found {error}") from None
+            is_number = re.fullmatch(r"[\d.]+", str(self.logit_bias)) is not None
+            expected = f"{BIASES}, as {AS_TEXT}" if is_number else BIASES
+            raise ValueError(f"{section}.logit_bias: expected {expected}, found {error}") from None
 
 
 EDITS = tuple(

@@ -37,6 +37,7 @@ _TYPE_WORDS = {
     str: "text",
     str | list[str]: "text, or a list such as [first,second]",
     list[str]: "a list such as [first,second]",
+    list[Any]: "a list such as [first,second]",
     list[int]: "a list of whole numbers such as [2,18,33]",
     list[float]: "a list of numbers such as [0.8,0.6]",
     list[list[float]]: "a list of lists of numbers such as [[0.7,0.1],[0.6]]",

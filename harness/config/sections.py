@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Any
 
 from harness.config.models import require
-from harness.config.sampling import SamplingSettings
+from harness.config.sampling import AS_TEXT, SamplingSettings
 
 MAX_LOGPROBS = 20
 """Alternatives of an output token that a record may hold; as many as the common servers give."""
@@ -48,12 +49,13 @@ class DecodingConfig:
     min_tokens: int = 0
     """Output tokens before an end of sequence, or the end of a stop string, may come."""
     logit_bias: str | None = None
-    """Added to the logits of tokens, by id: 11:-100/5:2.5; null is off."""
+    """Added to the logits of tokens, by id: 11:-100/5:2.5, in quotation marks in a file of YAML; null is off."""
     max_new_tokens: int = 64
     """Output tokens of a request at most."""
     ignore_eos: bool = False
     """Go on past the end-of-sequence token; recorded, because it inflates acceptance."""
-    stop: list[str] = field(default_factory=list)
+    # Any, since OmegaConf would make text of what YAML takes for a number or a switch
+    stop: list[Any] = field(default_factory=list)
     """Strings that end an answer, wherever tokens begin and end; its text ends before them. A line break is one in the
     string: in bash $'decoding.stop=["\\n\\n"]', in a file of YAML "\\n\\n"."""
     logprobs: int | None = None
@@ -81,8 +83,9 @@ class DecodingConfig:
 
 def check_stop(key: str, strings: list[str]) -> None:
     """Raises ValueError, which calls them `key`, for stop strings that can end no answer, or stand there twice."""
-    are_texts = all(isinstance(each, str) and each for each in strings)
-    require(are_texts, key, "strings of one character or more", strings)
+    for each in strings:
+        require(isinstance(each, str), key, AS_TEXT, repr(each))
+    require(all(strings), key, "strings of one character or more", strings)
     require(len({*strings}) == len(strings), key, "each string once", strings)
     # what a tokenizer spells for bytes that are no character, and what Python takes in for them
     found = [ascii(each) for each in strings]

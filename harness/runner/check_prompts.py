@@ -17,6 +17,7 @@ from harness.backends.local.requests import CellRequests, sampling_of
 from harness.backends.server.prompts import ServedPrompts
 from harness.config.cell import CellConfig
 from harness.config.constraint import AnswerConfig
+from harness.config.guarantee import check_promise
 from harness.config.schema import SettingsError
 from harness.config.workload import TooLong
 from harness.engine.constraint.answer_check import grammar_of
@@ -88,7 +89,8 @@ def _check_tests(groups: Sequence[Group]) -> None:
 
 
 def _check_served_sampling(cell: CellConfig, prompt: Prompt) -> None:
-    """Raise ValueError where a prompt's own sampling changes logits as the engine that serves cannot."""
+    """Raise ValueError where a prompt's own sampling changes logits as the engine that serves cannot, or as it breaks
+    what the cell promises."""
     assert prompt.sampling is not None
     own = prompt.sampling.over(cell.decoding.sampling)
     if own.min_tokens > cell.decoding.max_new_tokens:
@@ -99,6 +101,7 @@ def _check_served_sampling(cell: CellConfig, prompt: Prompt) -> None:
     refused = cell.server.traits.refused_edit(own, not cell.is_baseline)
     if refused is not None:
         raise ValueError(f"prompt {prompt.prompt_id}: sampling: {refused}; server.engine={cell.server.engine.value}")
+    check_promise(cell, own, prompt.prompt_id)
 
 
 def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:

@@ -212,11 +212,25 @@ def _load(dataset: str, subset: str | None, split: str) -> Any:
                 return datasets.load_dataset(str(folder), subset, split=split)
             except known:
                 pass
+        wanted = f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, found"
+        subsets = _subsets_of(dataset) if subset is not None and Path(dataset).is_dir() else []
+        if subsets and subset not in subsets:
+            use = "null" if subsets == ["default"] else subsets[0]
+            raise SettingsError(
+                f"{wanted} in the folder {dataset!r} the subset {', '.join(subsets)}; use workload.subset={use}"
+            ) from error
         reason = str(error).strip().split("\n")[0]
-        raise SettingsError(
-            f"workload.dataset: expected a data set with subset {subset or 'default'} and split {split}, "
-            f"found for {dataset!r}: {type(error).__name__}: {reason}{_advice(dataset)}"
-        ) from error
+        raise SettingsError(f"{wanted} for {dataset!r}: {type(error).__name__}: {reason}{_advice(dataset)}") from error
+
+
+def _subsets_of(folder: str) -> list[str]:
+    """The subsets in a folder; none where it holds no data set."""
+    import datasets
+
+    try:
+        return list(datasets.get_dataset_config_names(folder))
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError):
+        return []
 
 
 def _snapshot(dataset: str, files: str) -> Path:

@@ -8,10 +8,12 @@ from harness.backends.server.rounds import Steps, places_are_told, rounds_of
 from harness.backends.server.server import ServerBackend
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
+from harness.config.workload import WorkloadConfig
 from harness.records.counts import Arrival, Knowledge
 from harness.records.request import CutReason, FinishReason
 from kernels.methods import VerificationMethod
 from kernels.verification import Verification
+from tests.support.prompt_files import write_lines
 from tests.support.scripted_server import ScriptedServer
 from tests.support.server_cells import DEPTH, assert_rounds_of, cell_on, run_on, scripts_of
 from tests.support.server_scripts import SEEDS, script_of
@@ -69,6 +71,16 @@ def test_every_step_of_llama_cpp_is_recorded(tmp_path):
     assert frame.iloc[0]["num_accepted_tokens"] == sum(size - 1 for item in scripts.values() for size in item.sizes)
     assert record.provenance["sampling_core"] == "llama_cpp 1"
     assert not any("different numbers" in text or "does not tell which" in text for text in record.fallbacks)
+
+
+@pytest.mark.parametrize("own", [{"logit_bias": {"5": 1}}, {"frequency_penalty": 0.5}])
+def test_penalties_of_a_line_are_noted_as_the_cells_are(own, tmp_path):
+    """Would catch another meaning of a penalty that the record of a cell tells, and that of a line does not."""
+    path = write_lines(tmp_path / "own.jsonl", {"prompt": "a"}, {"prompt": "b", "sampling": own})
+    workload = WorkloadConfig(path=str(path), num_turns=1)
+    with ScriptedServer("llama_cpp", DEPTH) as server:
+        (record,), _ = run_on(tmp_path / "run", replace(cell_on(server), workload=workload))
+    assert any("count the prompt's tokens too" in text for text in record.fallbacks) == ("frequency_penalty" in own)
 
 
 def test_tokens_that_llama_cpp_holds_back_cost_rounds_and_no_count(tmp_path):

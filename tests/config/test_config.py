@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from omegaconf import OmegaConf
 
 from harness.config.backend import Local
 from harness.config.cell import CellConfig, InvalidCombinationError
@@ -43,6 +44,11 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
     )
 
 
+def of_yaml(text):
+    """The section decoding of a file of YAML."""
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DecodingConfig), OmegaConf.create(text)))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -59,7 +65,10 @@ def cell(drafter="eagle3", method="probabilistic", sampling="auto", temperature=
         (lambda: DecodingConfig(stop=["a", ""]), "decoding.stop: expected strings of one character or more"),
         (lambda: DecodingConfig(stop=["a", "a"]), "decoding.stop: expected each string once"),
         (lambda: DecodingConfig(stop=["\udc80"]), "decoding.stop: expected strings of whole characters"),
-        (lambda: DecodingConfig(stop=[["a"]]), "decoding.stop: expected strings of one character or more"),
+        (lambda: DecodingConfig(stop=[["a"]]), "decoding.stop: expected text in quotation marks"),
+        (lambda: of_yaml("stop: [12:30]"), "are numbers and no is false, found 750"),
+        (lambda: of_yaml("stop: [no]"), "are numbers and no is false, found False"),
+        (lambda: of_yaml("logit_bias: 11:50"), "are numbers and no is false, found '710'"),
         (
             lambda: DecodingConfig(stop=["\ufffd"]),
             "decoding.stop: expected strings of whole characters, without U+FFFD",

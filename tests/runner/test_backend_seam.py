@@ -23,6 +23,8 @@ from harness.records.files import read_cell
 from harness.report.console import print_summary
 from harness.report.missing_values import UNKNOWN
 from harness.report.write import write_results
+from harness.runner.check_prompts import check_prompts
+from harness.runner.groups import groups_of
 from harness.runner.plan.compose import compose_plan
 from harness.runner.run_cells import run_cells
 from kernels.contract import VerificationMethod
@@ -30,6 +32,7 @@ from kernels.methods import Guarantee
 from kernels.verification import Verification
 from tests.runner.test_sweep import Silent, plan
 from tests.support.fake_servers import NUM_STEPS, FakeServer
+from tests.support.prompt_files import write_lines
 
 DEPTH = 3
 
@@ -182,3 +185,18 @@ def test_penalties_that_do_not_follow_the_drafts_are_no_lossless_verification():
             found[engine, penalty] = guarantee(cell)
     biased = {key for key, promise in found.items() if promise is Guarantee.biased}
     assert biased == {("sglang", 1)}
+
+
+@pytest.mark.parametrize(("engine", "is_refused"), [("sglang", True), ("vllm", False)])
+def test_a_line_with_such_penalties_is_refused_before_work(engine, is_refused, tmp_path):
+    """Would catch requests of another law among those of a cell that is called lossless."""
+    path = write_lines(tmp_path / "own.jsonl", {"prompt": "a"}, {"prompt": "b", "sampling": {"presence_penalty": 0.5}})
+    given = ["backend=server", "server.url=http://host:1", "drafter=eagle3", "drafter.path=x", f"server={engine}"]
+    given += ["verification=probabilistic", "measurement.baseline=false", "target.path=x", f"workload.path={path}"]
+    plan = compose_plan(given)
+    groups = groups_of(plan.cells)
+    if is_refused:
+        with pytest.raises(SettingsError, match="prompt 2: expected sampling under which verification is lossless"):
+            check_prompts(groups, downloads=False)
+    else:
+        check_prompts(groups, downloads=False)

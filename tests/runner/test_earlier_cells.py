@@ -196,3 +196,11 @@ def test_two_folders_with_the_same_weights_are_refused(tmp_path):
         refuse_repeated([replace(STRICT, drafter=head) for head in heads])
     (tmp_path / "copy" / "model.safetensors").write_bytes(b"others")
     refuse_repeated([replace(STRICT, drafter=head) for head in heads])
+
+
+def test_settings_that_make_no_difference_here_are_refused():
+    """Would catch two cells of a plan that write one record: on a CPU nothing fuses or compiles layers by itself."""
+    for name in ("fused", "compile"):
+        cells = [replace(STRICT, backend=replace(STRICT.local, **{name: value})) for value in (None, False)]
+        with pytest.raises(ValueError, match=rf"differ in backend\.{name} \(null, false\) only"):
+            refuse_repeated(cells)

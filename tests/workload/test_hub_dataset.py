@@ -137,6 +137,12 @@ def test_an_unknown_split_names_the_splits_there_are(dataset):
         read(dataset, split="dev")
 
 
+def test_a_subset_that_a_folder_lacks_names_those_there_are(dataset):
+    """Would catch an error of the library's own, BuilderConfig, where a copy of a public set lies in a plain folder."""
+    with pytest.raises(ValueError, match=r"subset main .* the subset default; use workload\.subset=null"):
+        load_prompts(WorkloadConfig(dataset=str(dataset), subset="main", split="test", column="prompt"), 0)
+
+
 def test_a_data_set_that_is_not_there_is_refused(dataset):
     with pytest.raises(ValueError, match=r"workload\.dataset: expected a data set .* found for '.*nowhere'"):
         read(dataset.parent / "nowhere")

@@ -6,13 +6,13 @@ This module knows one cell and its target's tokenizer; it does not know when req
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.backends.stops_of_cell import StopsOfCell
 from harness.config.cell import CellConfig
 from harness.config.constraint import ENDS_BY_GRAMMAR, AnswerConfig, GrammarConfig
-from harness.config.guarantee import guarantee
+from harness.config.guarantee import check_promise
 from harness.config.sampling import SamplingSettings
 from harness.config.workload import TooLong
 from harness.engine.constraint.cell_constraint import CellConstraint
@@ -242,14 +242,5 @@ def sampling_of(cell: CellConfig, prompt: Prompt) -> SamplingSettings:
         return own
     if own.min_tokens and isinstance(cell.constraint, GrammarConfig):
         raise ValueError(f"prompt {prompt.prompt_id}: sampling.min_tokens: {ENDS_BY_GRAMMAR}, found {own.min_tokens}")
-    try:
-        as_cell = replace(cell, decoding=replace(cell.decoding, **asdict(own)))
-    except ValueError as error:
-        raise ValueError(f"prompt {prompt.prompt_id}: its sampling does not fit the cell: {error}") from error
-    found, promised = guarantee(as_cell).value, guarantee(cell).value
-    if found != promised:
-        raise ValueError(
-            f"prompt {prompt.prompt_id}: expected sampling under which verification is {promised}, as in the rest "
-            f"of the cell, found one under which it is {found}; run it in a cell of its own"
-        )
+    check_promise(cell, own, prompt.prompt_id)
     return own

@@ -61,6 +61,8 @@ class ServedPrompts:
         self.max_length: int | None = None
         """Tokens of prompt and answer that the server takes; None where it does not say."""
         self.notes: dict[str, None] = {}
+        self.edits: dict[str, None] = {}
+        """Settings by which some request changes logits: the cell's, or those of its own line."""
         self._stops = StopsOfCell(cell, lambda: self.tokenizer)
 
     @cached_property
@@ -115,6 +117,7 @@ class ServedPrompts:
             return None
         own, default = prompt.sampling, cell.decoding.sampling
         sampling = default if own is None else own.over(default)
+        self.edits |= dict.fromkeys(sampling.edits)
         check = self.answer_check
         grammar = None if check is None else check.grammar(prompt.prompt_id, prompt.schema)
         stops = self._stops.of(prompt, sampling.min_tokens)

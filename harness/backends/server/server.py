@@ -129,7 +129,7 @@ class ServerBackend:
         found |= {notes.WAITED: None} if self.cell.server.num_waiting else {}
         if not self.cell.server.traits.takes_all_sampling:
             found[notes.SERVER_SAMPLES] = None
-        found |= dict.fromkeys(self.adapter.notes_on_edits(self.cell.decoding.sampling.edits))
+        found |= dict.fromkeys(self.adapter.notes_on_edits(self.prompts.edits))
         found[self.cell.server.what_was_run] = None
         if not self.cell.is_baseline:
             is_coarse = self.prompts.has_stops and self._knowledge is not Knowledge.rounds

@@ -53,7 +53,7 @@ def choose_experts(causal_lm: Any) -> str | None:
 
 def routed_obstacle(experts: Any) -> str | None:
     """Why kernels of our own do not compute experts of transformers; None if they do."""
-    weights = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
+    weights: list[Any] = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
     if not all(type(weight) is nn.Parameter and weight.dim() == 3 and weight.is_contiguous() for weight in weights):
         return "their weights are no two plain tensors of all experts"
     if any(weight.dtype not in DTYPES for weight in weights):
