@@ -1,10 +1,11 @@
 """results/index.csv: it says of every number that pages quote where it comes from, and no page says another number."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from harness.report.quoted import INDEX, UnknownQuoteError, index
+from harness.report.quoted import INDEX, INTERVAL, UnknownQuoteError, index
 
 ROOT = Path(__file__).parents[2]
 
@@ -12,6 +13,14 @@ ROOT = Path(__file__).parents[2]
 def test_the_index_is_what_pages_and_tables_give():
     """Would catch a number of a page that no table has, and a table that changed behind a page."""
     assert (ROOT / INDEX).read_text(encoding="utf-8") == index(ROOT), "run: python -m harness.report.quoted"
+
+
+def test_every_measured_number_of_the_results_has_an_interval():
+    """Would catch a number that the index does not hold, and that stays when its table changes. Settings stand in code,
+    or have one decimal at most."""
+    answers = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition("## Tracked runs")[0]
+    bare = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", "", INTERVAL.sub("", answers), flags=re.DOTALL)
+    assert not re.findall(r"[\d,]*\d,\d{3}|\d*\.\d{2,}", bare)
 
 
 @pytest.mark.parametrize(
