@@ -84,6 +84,7 @@ SETTINGS: dict[str, Column] = {
     "engine": _text("what generated: local (this project's engine), what serves, or a backend of one's own"),
     "device": _text("where the target ran"),
     "dtype": _text("floating-point type of the target"),
+    "ranks": _text("ranks that compute the target together (backend.tensor_parallel); empty on a server"),
     "rounding": _text(
         "what is rounded to fewer bits: weights of the target by its checkpoint or to fp8, KV cache; empty for nothing"
     ),

@@ -76,6 +76,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "engine": _engine(record.config),
         "device": setting("device"),
         "dtype": setting("dtype"),
+        "ranks": _ranks(record.config),
         "rounding": ", ".join(rounded(record)),
         "seed": setting("seed"),
     }
@@ -95,6 +96,11 @@ def _engine(config: Mapping[str, Any]) -> str:
     """The kind of backend; of a server what serves. Older records do not name it: it was this engine."""
     kind = str(config.get("backend", {}).get("kind", "local"))
     return str(config["server"]["engine"]) if kind == "server" else kind
+
+
+def _ranks(config: Mapping[str, Any]) -> str:
+    """How many ranks compute the target; records that do not name them have one."""
+    return "" if _engine(config) != "local" else str(config.get("backend", {}).get("tensor_parallel", 1))
 
 
 def _failed(record: CellRecord) -> str:

@@ -46,6 +46,7 @@ CONTEXT = (
     "prompt_tokens",
     "max_concurrency",
     "engine",
+    "ranks",
     "rounding",
     "other_settings",
     "device",
