@@ -1,4 +1,4 @@
-"""Time a round of targets on several ranks, with and without the sums over ranks (backend.tensor_parallel).
+"""Time a round on several ranks (backend.tensor_parallel), with and without the sums over them.
 
 The difference is what the sums take, waiting for the slower rank included. Without them hidden states mean nothing,
 but every other operation is the same. Takes the settings of `rejection-lab profile`, and backend.tensor_parallel;

@@ -205,7 +205,7 @@ class GraphRunner:
         try:
             with (
                 self.step.target.captured_elsewhere() as replay_elsewhere,
-                torch.cuda.graph(graph, pool=self._pool),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode=self.step.target.capture_error_mode),
             ):
                 output = self._run(given)
         except torch.OutOfMemoryError:

@@ -168,7 +168,11 @@ class CapturedParts(StepParts):
     def _captured(self, part: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """What replays the graph of a part, and what it returned; its memory comes from the pool that all share."""
         graph = torch.cuda.CUDAGraph()
-        with self.step.target.captured_elsewhere() as replay_elsewhere, torch.cuda.graph(graph, pool=self.pool):
+        target = self.step.target
+        with (
+            target.captured_elsewhere() as replay_elsewhere,
+            torch.cuda.graph(graph, pool=self.pool, capture_error_mode=target.capture_error_mode),
+        ):
             result = part()
         self.pool = graph.pool()
 

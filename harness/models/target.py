@@ -250,6 +250,11 @@ class TargetModel:
         self.is_fused = self.fusion_obstacle is None
         return self.fusion_obstacle
 
+    @property
+    def capture_error_mode(self) -> str:
+        """Of torch.cuda.graph: which calls of other threads end a capture of its steps."""
+        return "global"
+
     def check_others(self) -> None:
         """Raise RankDiedError where another process that computes it has ended."""
 

@@ -64,7 +64,9 @@ class RankCost(NamedTuple):
 
 def rank_costs(cells: Sequence[CellConfig], length: int, num_repeats: int) -> Iterator[RankCost]:
     """Time the cells of a plan, one after the other; see `profile_cells`."""
-    asked = [for_profile(cell, length, num_repeats) for cell in cells]
+    # a target is loaded once for each number of ranks
+    ordered = sorted(cells, key=lambda cell: cell.local.tensor_parallel)
+    asked = [for_profile(cell, length, num_repeats) for cell in ordered]
     played = [conversations(load_prompts(each.workload, each.seed), each.workload, each.seed) for each in asked]
     store = ModelStore()
     for cell, items in zip(asked, played, strict=True):
@@ -83,7 +85,10 @@ def rank_costs(cells: Sequence[CellConfig], length: int, num_repeats: int) -> It
                 _on_all_ranks(target, True)
         place = target.device
         device = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
-        yield RankCost(cell, with_sums, without, device, collectives, backend.facts().fallbacks)
+        notes = backend.facts().fallbacks
+        # the next one may need its memory
+        del backend, target
+        yield RankCost(cell, with_sums, without, device, collectives, notes)
 
 
 def _round(backend: LocalBackend, requests: Sequence[Request], num_rounds: int) -> Timing:

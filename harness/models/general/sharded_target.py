@@ -123,6 +123,11 @@ class ShardedTarget(GeneralTarget):
         split = self._whole_of.get(f"{name}.weight")
         return weight if split is None else split.of(weight)
 
+    @property
+    def capture_error_mode(self) -> str:
+        # threads of NCCL ask for events meanwhile
+        return "thread_local"
+
     def check_others(self) -> None:
         if self.lead is not None:
             self.lead.check()
@@ -285,9 +290,12 @@ class OtherRank:
     def begin_capture(self, number: int) -> None:
         """Capture what comes from here on, instead of running it."""
         torch.cuda.synchronize()
+        if not self._kept[OF_GRAPH]:
+            # the memory of the last ones is free
+            self._pool = None
         graph = torch.cuda.CUDAGraph()
         self._kept[OF_GRAPH][number] = graph
-        self._capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        self._capture = torch.cuda.graph(graph, pool=self._pool, capture_error_mode=self.target.capture_error_mode)
         self._capture.__enter__()
 
     def end_capture(self) -> None:
