@@ -30,7 +30,12 @@ MOST_ARRIVING = 0.9
 the queue would grow without end."""
 ARRIVING_SLOTS = 6
 """Requests of a repeat at each rate of arrivals, in those of a slot: as many at each, so that all loads count alike."""
-ABOUT = ("name", "drafting.num_speculative_tokens", "drafting.depth", "backend.max_concurrency")
+WAVES = 5
+"""Requests that measuring plays, in those of a slot of the largest load; at smaller loads as many."""
+ABOUT = (
+    *("experiment", "name", "drafting.depth", "backend.max_concurrency", "measurement.num_blocks"),
+    *("measurement.baseline", "workload.num_requests", "workload.request_rate", "workload.request_rates"),
+)
 """Settings that this command sets itself."""
 
 
@@ -60,7 +65,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise SettingsError for settings that the command sets itself."""
     for override in overrides:
         key = override.partition("=")[0].lstrip("+")
-        if key in ABOUT or key == "experiment":
+        if key in ABOUT:
             raise SettingsError(f"{key}: expected no such setting, since tune sets it; --help lists its options")
 
 
@@ -71,7 +76,9 @@ def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> P
         SettingsError: settings are wrong.
         ValueError: a cell failed.
     """
+    num_requests = max(8 * loads.requests, WAVES * loads.in_flight[-1])
     own = [f"name={name}_measured", f"backend.max_concurrency={','.join(map(str, loads.in_flight))}"]
+    own.append(f"workload.num_requests={num_requests}")
     return _run(["experiment=tune", *own, *overrides], fresh)
 
 

@@ -265,7 +265,7 @@ def test_the_command_writes_the_schedule_and_names_what_is_wrong(tmp_path, capsy
         [],
         files[:2],
         [*files, "somewhere"],
-        ["--measure", "a", "drafting.depth=2"],
+        ["--measure", "a", "workload.num_requests=9"],
         ["--measure", "a", *files],
     ):
         assert tune.main(wrong) == 2
