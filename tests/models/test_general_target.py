@@ -362,3 +362,14 @@ def test_records_do_not_depend_on_whose_code_computes_the_layers(graphs):
         for ours, theirs in zip(own.rounds, general.rounds, strict=True):
             assert theirs.num_accepted_tokens == ours.num_accepted_tokens
             assert theirs.expected_accepted == pytest.approx(ours.expected_accepted, abs=1e-3)
+
+
+def test_what_states_by_position_take_is_told():
+    """Would catch a share of a cache that nobody sees."""
+    target = GeneralTarget(tiny_model("qwen3_next"), None)
+    cache = target.new_cache(1, 1, rewind=4)
+    assert cache.ring == 6
+    state_bytes, token_bytes = (sum(each.nbytes for each in kept.values()) for kept in (cache.states, cache.tensors))
+    (told,) = target.assumptions
+    assert f"take {state_bytes / 6 / 2**20:.3g} MiB for each of K + 3 tokens" in told
+    assert f"values of {state_bytes // 6 // token_bytes} tokens" in told

@@ -53,6 +53,14 @@ def has_alibi(config: PreTrainedConfig) -> bool:
     return bool(asked) or config.model_type == "bloom"
 
 
+def _told_of_states(cache: GeneralCache) -> str:
+    """What states by position take; cache: of one slot of one place."""
+    state_bytes = sum(state.nbytes for state in cache.states.values()) // cache.ring
+    token_bytes = sum(tensor.nbytes for tensor in cache.tensors.values())
+    told = f"recurrent states take {state_bytes / 2**20:.3g} MiB for each of K + 3 tokens of a request"
+    return f"{told}, as keys and values of {state_bytes // token_bytes} tokens do" if token_bytes else told
+
+
 class GeneralTarget(TargetModel):
     """A causal language model of transformers over slots."""
 
@@ -81,6 +89,7 @@ class GeneralTarget(TargetModel):
             self.head_obstacle = "the states between its layers are several side by side"
         if self.is_recurrent:
             self.tree_obstacle = "its recurrent states follow one sequence"
+            self.assumptions += (_told_of_states(cache),)
         elif has_alibi(self.config):
             self.tree_obstacle = "its attention weighs keys by where they lie (ALiBi), not by their depth in a tree"
 
