@@ -227,6 +227,23 @@ def depth_text(cell: CellResult) -> str:
     return ", ".join(text for text in texts if text)
 
 
+def name_in_line(cell: CellResult, settings: Sequence[str], has_drafters: bool) -> str:
+    """A cell in a line of text.
+
+    Args:
+        settings: in which the cells of such lines differ, beside drafter, method and depth.
+        has_drafters: whether they have several drafters.
+    """
+    method = f"{drafter_name(cell)} {cell.method}" if has_drafters else cell.method
+    name = baseline_name(cell) if cell.is_baseline else f"{method} at {depth_text(cell)}"
+    return ", ".join([name, *context_texts(cell, settings)])
+
+
+def have_drafters(cells: Sequence[CellResult]) -> bool:
+    """Whether several drafters drafted for some cells."""
+    return len({drafter_name(cell) for cell in cells if not cell.is_baseline}) > 1
+
+
 def shared_title(first: CellResult, cells: Sequence[CellResult], *, with_depth: bool = True) -> str:
     """The same of cells like the first; their K is left out where they do not share it."""
     parts = [target_name(first), drafter_name(first)]

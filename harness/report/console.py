@@ -25,6 +25,7 @@ from harness.report.tables.engines import engine_lines
 from harness.report.tables.lossy import distances as recorded_distances
 from harness.report.tables.reasoning import reasoning_lines
 from harness.report.tables.repeats import repeats_tables
+from harness.report.tables.task_accuracy import task_lines
 from harness.report.text_table import text_lines
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def print_summary(
     for block in screen.in_full:
         for table in screen.tables_of(block):
             _print_table(console, table)
-    _print_lines(console, reasoning_lines(cells), "cyan")
+    _print_lines(console, [*task_lines(cells), *reasoning_lines(cells)], "cyan")
     for table in repeats_tables(cells):
         # its brackets are not those of the other tables
         _print_table(console, table)

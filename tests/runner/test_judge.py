@@ -7,7 +7,7 @@ import pytest
 from harness.config.identity import determinants
 from harness.models.described_target import target_here
 from harness.records.counts import Arrival, Knowledge
-from harness.report.tables.task_accuracy import task_accuracy_tables
+from harness.report.tables.task_accuracy import task_accuracy_tables, task_lines
 from harness.runner.judge import NO_TOKENIZER_NOTE, NO_TOKENS_NOTE, judged
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import conversations, fingerprint
@@ -108,9 +108,13 @@ def test_the_price_of_a_method_is_paired_by_prompt():
 
     right = [True, True, False, True] * 5
     lost = [verdict and at % 4 != 0 for at, verdict in enumerate(right)]
-    (table,) = task_accuracy_tables(list(analysed(cell_of(right, baseline_settings()), cell_of(lost))))
+    cells = list(analysed(cell_of(right, baseline_settings()), cell_of(lost)))
+    (table,) = task_accuracy_tables(cells)
+    alone, beside = task_lines(cells)
+    assert alone.startswith("right answers (%), baseline: ") and beside.endswith(" − baseline")
     difference = table.header.index("right answers (%) − baseline")
     (baseline, row) = table.rows
     assert row[difference].value == pytest.approx(-0.25) and row[difference].high < 0
     assert row[difference - 1].value == pytest.approx(0.5) and baseline[difference - 1].value == pytest.approx(0.75)
-    assert not task_accuracy_tables(analysed(cell_of([None] * 4)))
+    unknown = analysed(cell_of([None] * 4))
+    assert not task_accuracy_tables(unknown) and not task_lines(unknown)

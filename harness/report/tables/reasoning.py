@@ -11,11 +11,10 @@ from harness.analysis.estimates import paired_ratio
 from harness.config.constraint import PolicyKind
 from harness.report.cell_names import (
     CONTEXT,
-    baseline_name,
-    context_texts,
-    depth_text,
     drafter_name,
+    have_drafters,
     label_notes,
+    name_in_line,
     summary_order,
     varying,
 )
@@ -125,14 +124,10 @@ def reasoning_lines(cells: Sequence[CellResult]) -> list[str]:
     """A line for each of the cells that looks for the end of reasoning: answers finished, cut, and valid."""
     judged = [cell for cell in cells if "boundary_num_judged" in cell.estimates.sums.sums]
     settings = varying(judged, ("temperature", *CONTEXT))
-    has_drafters = len({drafter_name(cell) for cell in judged if not cell.is_baseline}) > 1
-    return [_line(cell, settings, has_drafters) for cell in judged]
+    return [_line(cell, name_in_line(cell, settings, have_drafters(judged))) for cell in judged]
 
 
-def _line(cell: CellResult, settings: Sequence[str], has_drafters: bool) -> str:
-    method, depth = f"{drafter_name(cell)} {cell.method}" if has_drafters else cell.method, depth_text(cell)
-    name = baseline_name(cell) if cell.is_baseline else f"{method} at {depth}"
-    name = ", ".join([name, *context_texts(cell, settings)])
+def _line(cell: CellResult, name: str) -> str:
     counts = [f"{label} {count(cell.estimates.total(key))}" for label, key in COUNTS.items()]
     valid = f"{metric(VALID).label} {_number(cell, VALID)}"
     advice = "" if cell.record.config["constraint"]["parser"] == "never" else ADVICE

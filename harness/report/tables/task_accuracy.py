@@ -8,7 +8,7 @@ from math import isnan, nan
 from harness.analysis.cell import CellResult
 from harness.analysis.definitions import TASK_ACCURACY, metric
 from harness.analysis.estimates import Estimate, paired_difference
-from harness.report.cell_names import CONTEXT, MINUS, summary_order, varying
+from harness.report.cell_names import CONTEXT, MINUS, have_drafters, name_in_line, summary_order, varying
 from harness.report.entries import estimate_number, metric_number, setting, settings_of
 from harness.report.missing_values import table_notes
 from harness.report.number_format import Number, count
@@ -41,6 +41,20 @@ def task_accuracy_tables(cells: Sequence[CellResult]) -> list[Table]:
     names = [TASK_ACCURACY, *METRICS]
     notes = (*table_notes(shown, names), DIFFERENCE_NOTE)
     return [Table(TITLE, tuple(header), tuple(_row(cell, extra) for cell in shown), notes)]
+
+
+def task_lines(cells: Sequence[CellResult]) -> list[str]:
+    """A line for each cell whose answers were judged."""
+    shown = [cell for cell in sorted(cells, key=summary_order) if not cell.record.has_failed and is_judged(cell)]
+    settings = varying(shown, ("temperature", *CONTEXT))
+    return [_line(cell, name_in_line(cell, settings, have_drafters(shown))) for cell in shown]
+
+
+def _line(cell: CellResult, name: str) -> str:
+    accuracy, difference = _number(cell.estimate(TASK_ACCURACY)), _difference(cell)
+    beside = "" if difference is NONE else f"; {difference}{MINUS}baseline"
+    judged = count(cell.estimates.total("num_checked_answers"))
+    return f"{metric(TASK_ACCURACY).label}, {name}: {accuracy}; {judged} judged{beside}"
 
 
 def _row(cell: CellResult, extra: Sequence[str]) -> tuple[Entry, ...]:
