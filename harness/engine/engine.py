@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -58,8 +57,7 @@ class Engine:
         depth: Depth | None = None,
     ) -> None:
         """core: None takes the sampling core of the target's device. depth: None drafts K tokens in every round."""
-        limits = replace(settings.limits, min_tokens=settings.sampling.min_tokens)
-        self.target, self.drafter, self.settings = target, drafter, replace(settings, limits=limits)
+        self.target, self.drafter, self.settings = target, drafter, settings
         self.core = core if core is not None else core_for(target.device)
         sampling = SlotSampling(settings, target.device)
         returns_at_once = target.device.type == "cuda" and settings.graphs
@@ -136,7 +134,7 @@ class Engine:
         self.prepare()
         self._began = time.perf_counter() - start_s
         self._num_invalid, self._read_s = 0, start_s
-        scheduler = Scheduler(self.settings.num_slots, requests)
+        scheduler = Scheduler(self.settings.num_slots, requests, self.settings.sampling.min_tokens)
         self._measuring.forget()
         forget_requests(self.drafter)
         finished = Finished(self.settings.round_terms, keeping, start_s, self._measuring.measure)

@@ -45,9 +45,6 @@ class Limits:
     max_new_tokens: int
     eos_token_ids: frozenset[int]
     """Empty to go on past the end of sequence."""
-    min_tokens: int = 0
-    """Output tokens before which none of them can be emitted, of requests without sampling of their own; an engine
-    takes it from its sampling."""
 
 
 class Answer(NamedTuple):

@@ -13,9 +13,10 @@ from harness.engine.sequence import Sequence
 class Scheduler:
     """Hands out slots, the lowest free one first, so that the occupied slots stay close together."""
 
-    def __init__(self, num_slots: int, requests: Iterable[Request]) -> None:
+    def __init__(self, num_slots: int, requests: Iterable[Request], min_tokens: int = 0) -> None:
+        """min_tokens: of requests without sampling of their own."""
         self._free = list(range(num_slots))
-        self._waiting = deque(requests)
+        self._waiting, self._min_tokens = deque(requests), min_tokens
         self.running: dict[int, Sequence] = {}
         self.constrained: dict[int, Sequence] = {}
         """Those of them whose requests have grammar states."""
@@ -35,7 +36,7 @@ class Scheduler:
         while self._waiting and self._free and self.seconds_to_wait(now_s) == 0:
             request = self._waiting.popleft()
             submitted_s = now_s if request.arrival_s is None else request.arrival_s
-            sequence = Sequence(request, heapq.heappop(self._free), submitted_s)
+            sequence = Sequence(request, heapq.heappop(self._free), submitted_s, self._min_tokens)
             self.running[sequence.slot] = sequence
             if request.grammar_state is not None:
                 self.constrained[sequence.slot] = sequence

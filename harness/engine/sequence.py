@@ -41,6 +41,8 @@ class Sequence:
     request: Request
     slot: int
     submitted_s: float
+    min_tokens: int = 0
+    """Output tokens before which none can end it, unless its request has sampling of its own, which says it then."""
     token_ids: list[int] = field(init=False)
     """Of the prompt, then the output so far."""
     num_prompt_tokens: int = field(init=False)
@@ -74,6 +76,8 @@ class Sequence:
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        if self.request.sampling is not None:
+            self.min_tokens = self.request.sampling.min_tokens
 
     @property
     def num_tokens_to_prefill(self) -> int:
@@ -177,8 +181,8 @@ class Sequence:
         """
         self._under_way.popleft()
         num_output = len(self.token_ids) - self.num_prompt_tokens
-        num_remaining, own = limits.max_new_tokens - num_output, self.request.sampling
-        num_free = max(0, (limits.min_tokens if own is None else own.min_tokens) - num_output)
+        num_remaining = limits.max_new_tokens - num_output
+        num_free = max(0, self.min_tokens - num_output)
         stops = self.request.stops
         text = None if stops is None else stops.behind(self.token_ids, self.num_prompt_tokens)
         result = commit(

@@ -86,6 +86,8 @@ def p_value(head_type, method, sampling, core=None, graphs=False, least=0.0):
 
 
 PROBABILISTIC, SAMPLED = VerificationMethod.probabilistic, DraftSampling.sampled
+LEAST = 0.6
+"""Confidence below which drafts end; about half of the predictions are."""
 
 
 @pytest.mark.parametrize(
@@ -104,17 +106,23 @@ def test_law_is_the_targets(head_type, method, sampling, graphs):
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["operation by operation", "steps of one size"])
 def test_drafts_that_end_by_a_confidence_head_follow_the_targets_law(graphs, monkeypatch):
-    """Would catch drafts that end in front of another place than the head predicts, and a head that is not asked."""
-    counts, draft = [], DraftLogits.draft
+    """Would catch drafts that end in front of another place than the head predicts, and rows that decide instead."""
+    kept, seen, at, draft = [], set(), PredictedConfidence.at, DraftLogits.draft
 
-    def counted(self, *others):
-        found = draft(self, *others)
-        counts.append(found.num_draft_tokens.bincount(minlength=NUM_DRAFTS + 1))
+    def remembered(self, step, previous):
+        kept[step:] = [at(self, step, previous)]
+        return kept[step]
+
+    def compared(self, *others):
+        found, is_sure = draft(self, *others), torch.stack(kept, dim=1) >= LEAST
+        assert torch.equal(found.num_draft_tokens, is_sure.long().cumprod(dim=1).sum(dim=1))
+        seen.update(found.num_draft_tokens.tolist())
         return found
 
-    monkeypatch.setattr(DraftLogits, "draft", counted)
-    assert p_value("vanilla", PROBABILISTIC, SAMPLED, graphs=graphs, least=0.6) > 1e-6
-    assert (torch.stack(counts).sum(0)[:NUM_DRAFTS] > 0).sum() >= 2
+    monkeypatch.setattr(PredictedConfidence, "at", remembered)
+    monkeypatch.setattr(DraftLogits, "draft", compared)
+    assert p_value("vanilla", PROBABILISTIC, SAMPLED, graphs=graphs, least=LEAST) > 1e-6
+    assert len(seen) > 2
 
 
 def test_predictions_behind_the_drafted_token_are_rejected(monkeypatch):
@@ -132,7 +140,7 @@ def test_predictions_behind_the_drafted_token_are_rejected(monkeypatch):
 
     monkeypatch.setattr(DraftLogits, "draw", later)
     monkeypatch.setattr(PredictedConfidence, "at", remembered)
-    assert p_value("vanilla", PROBABILISTIC, SAMPLED, least=0.6) < 1e-6
+    assert p_value("vanilla", PROBABILISTIC, SAMPLED, least=LEAST) < 1e-6
 
 
 @pytest.mark.parametrize("head_type", ["vanilla", "candidates"])
