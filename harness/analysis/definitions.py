@@ -266,7 +266,7 @@ METRICS: dict[str, Metric] = {
     ),
 }
 
-ADMISSION = "a request's admission to a slot (waiting for one is in it only with workload.request_rate)"
+ADMISSION = "a request's admission to a slot (waiting for one is in it only where requests arrive at a rate)"
 LATENCIES = {
     "ttft": ("TTFT", f"time from {ADMISSION} to its first token"),
     "tpot": ("TPOT", "(E2E - TTFT) / (output tokens - 1) of a request with at least two tokens"),
