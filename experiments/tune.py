@@ -1,9 +1,10 @@
 """Find the best draft depth for each batch size, as a schedule for this engine, vLLM and SGLang.
 
 From measured acceptance and times of a round: a run with cells over depths and concurrency, of this engine or of a
-server (PATH); or two files of somebody else's measurements (--acceptance, --round-times: CSV with a header or JSON, an
-array of objects; columns below). For each batch size the best depth, what the others lose beside it with an interval
-over prompts, and which the data do not tell apart. Writes tuned.md (.html, .tex), depth.txt, vllm.json, sglang.json.
+server (PATH; several are one where they differ in concurrency); or two files of somebody else's measurements
+(--acceptance, --round-times: CSV with a header or JSON, an array of objects; columns below). For each batch size the
+best depth, what the others lose beside it with an interval over prompts, and which are statistically indistinguishable.
+Writes tuned.md (.html, .tex), depth.txt, vllm.json, sglang.json.
 
 --measure does all of it with this engine: measures on half of the prompts, and holds the schedule against the fixed
 depths on the others, at so many requests in flight (--loads) and at Poisson arrivals whose rate moves between these, in
@@ -16,7 +17,7 @@ examples:
   rejection-lab tune best_depth
   rejection-lab tune --acceptance acceptance.csv --round-times times.csv --output tuned
   rejection-lab tune --measure zoo_tuned drafter=eagle3 decoding.temperature=1
-  rejection-lab tune zoo_tuned_measured --check results/runs/zoo_tuned_at_1 --check results/runs/zoo_tuned_moving
+  rejection-lab tune zoo_tuned_measured_1 zoo_tuned_measured_8 --check zoo_tuned_at_8 --check zoo_tuned_moving
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import SUCCESS, WRONG_SETTINGS
 from harness.config.cli.settings_help import settings_help
 from harness.config.schema import SettingsError, group_options
-from harness.records.runs import named
+from harness.records.runs import RUNS, named
 
 if TYPE_CHECKING:
     from harness.analysis.results import Results
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = CommandParser("tune", __doc__, "[PATH | setting=value ..]", lambda: settings_help([*group_options(), ""]))
+    parser = CommandParser(
+        "tune", __doc__, "[PATH .. | setting=value ..]", lambda: settings_help([*group_options(), ""])
+    )
     parser.add_argument("--acceptance", type=Path, metavar="FILE", help="acceptance by position")
     parser.add_argument("--round-times", type=Path, metavar="FILE", help="round times by batch size and depth")
-    parser.add_argument("--measure", metavar="NAME", help="measure and check; runs are NAME_measured, NAME_at_8, ..")
+    parser.add_argument("--measure", metavar="NAME", help="measure and check; runs are NAME_measured_8, NAME_at_8, ..")
     held_out = "a run with the schedule and fixed depths on held-out load; may be given several times"
     parser.add_argument("--check", type=named, action="append", default=[], metavar="RUN", help=held_out)
     parser.add_argument("--loads", type=_numbers, default=(1, 8, 32), metavar="A,B", help="in flight (default: 1,8,32)")
@@ -74,13 +77,10 @@ def _run(options: argparse.Namespace) -> int:
             raise SettingsError("expected --acceptance and --round-times together, and no run or --check beside them")
         found, folder = _given(*files), Path("tuned")
     else:
-        if len(options.overrides) != 1:
-            raise SettingsError(
-                "expected the PATH of one run, --acceptance and --round-times, or --measure NAME, found "
-                f"{' '.join(options.overrides) or 'none of them'}"
-            )
-        path = named(options.overrides[0])
-        found, folder = _of_run(path, options.check), path / "tuned"
+        if not options.overrides:
+            raise SettingsError("expected PATH, --acceptance and --round-times, or --measure NAME, found none of them")
+        paths = [named(path) for path in options.overrides]
+        found, folder = _of_runs(paths, options.check), paths[0] / "tuned"
     _write(found, options.output or folder, options.command)
     return SUCCESS
 
@@ -91,20 +91,20 @@ def _measured_here(options: argparse.Namespace) -> tuple[list[Tuned], Path]:
 
     loads = Loads(options.loads, options.repeats, options.requests)
     check_overrides(options.overrides)
-    folder = measure(options.measure, options.overrides, loads, options.fresh)
-    measured = _measured(folder)
+    folders = measure(options.measure, options.overrides, loads, options.fresh)
+    measured = _measured(folders)
     if len(measured) > 1:
         raise SettingsError(f"--measure: expected one temperature, drafter and workload, found {len(measured)} of them")
     held_out = check(options.measure, options.overrides, loads, measured[0], options.fresh)
-    return [tuned_of(measured[0], held_out)], folder / "tuned"
+    return [tuned_of(measured[0], held_out)], RUNS / f"{options.measure}_tuned"
 
 
-def _of_run(path: Path, checks: Sequence[Path]) -> list[Tuned]:
+def _of_runs(paths: Sequence[Path], checks: Sequence[Path]) -> list[Tuned]:
     from harness.analysis.tuning.held_out import held_out_of
     from harness.analysis.tuning.schedule import Schedule
     from harness.report.tuning import tuned_of
 
-    measured = _measured(path)
+    measured = _measured(paths)
     if checks and len(measured) > 1:
         raise SettingsError(f"--check: expected a run of one temperature, drafter and workload, found {len(measured)}")
     cells = [cell for check in checks for cell in _results(check).cells]
@@ -119,10 +119,10 @@ def _given(acceptance: Path, round_times: Path) -> list[Tuned]:
     return [tuned_of(each) for each in read_measurements(acceptance, round_times)]
 
 
-def _measured(path: Path) -> list[Measured]:
+def _measured(paths: Sequence[Path]) -> list[Measured]:
     from harness.analysis.tuning.from_runs import measured_of
 
-    return measured_of(_results(path).cells)
+    return measured_of([cell for path in paths for cell in _results(path).cells], across_runs=len(paths) > 1)
 
 
 def _results(path: Path) -> Results:

@@ -1,6 +1,6 @@
 """Tunes the draft depth of an engine of ours from the first step to the last: measures, chooses, and checks the choice.
 
-One run measures acceptance and round times on some prompts (experiment=tune); one run for each load then holds the
+One run for each load measures acceptance and round times on some prompts (experiment=tune); another one then holds the
 schedule against the fixed depths on the other prompts (experiment=tune_check), in turns, with a block for each repeat:
 so many requests in flight, and Poisson arrivals whose rate moves between these. This module does not know how anything
 is printed.
@@ -30,8 +30,6 @@ MOST_ARRIVING = 0.9
 the queue would grow without end."""
 ARRIVING_SLOTS = 6
 """Requests of a repeat at each rate of arrivals, in those of a slot: as many at each, so that all loads count alike."""
-WAVES = 5
-"""Requests that measuring plays, in those of a slot of the largest load; at smaller loads as many."""
 ABOUT = (
     *("experiment", "name", "drafting.depth", "backend.max_concurrency", "measurement.num_blocks"),
     *("measurement.baseline", "workload.num_requests", "workload.request_rate", "workload.request_rates"),
@@ -56,6 +54,10 @@ class Loads:
         if self.repeats < 1 or self.requests < 1:
             raise SettingsError(f"--repeats, --requests: expected 1 or more, found {self.repeats}, {self.requests}")
 
+    def num_measured(self, in_flight: int) -> int:
+        """Requests of each depth where acceptance and times are measured."""
+        return self.requests * max(2 * in_flight, 8)
+
     def num_requests(self, in_flight: int) -> int:
         """Of all repeats."""
         return self.repeats * self.requests * max(in_flight, 2)
@@ -69,17 +71,19 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise SettingsError(f"{key}: expected no such setting, since tune sets it; --help lists its options")
 
 
-def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> Path:
-    """Run experiment=tune at every load; returns the folder of the run.
+def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> list[Path]:
+    """Run experiment=tune at every load; returns the folders of the runs.
 
     Raises:
         SettingsError: settings are wrong.
         ValueError: a cell failed.
     """
-    num_requests = max(8 * loads.requests, WAVES * loads.in_flight[-1])
-    own = [f"name={name}_measured", f"backend.max_concurrency={','.join(map(str, loads.in_flight))}"]
-    own.append(f"workload.num_requests={num_requests}")
-    return _run(["experiment=tune", *own, *overrides], fresh)
+    folders = []
+    for in_flight in loads.in_flight:
+        own = [f"name={name}_measured_{in_flight}", f"backend.max_concurrency={in_flight}"]
+        own.append(f"workload.num_requests={loads.num_measured(in_flight)}")
+        folders.append(_run(["experiment=tune", *own, *overrides], fresh))
+    return folders
 
 
 def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured, fresh: bool) -> tuple[HeldOut, ...]:

@@ -71,7 +71,10 @@ def tuned_of(measured: Measured | Given, held_out: Sequence[HeldOut] = ()) -> Tu
     cell = measured.cells[0]
     parts = [cell["target"], drafter_name(cell), cell.method, f"{cell['draft_sampling']} drafts"]
     title = ", ".join([*parts, f"T = {cell['temperature']:g}"])
-    notes = [
+    disturbed = sum(bool(cell.disturbed) for cell in measured.cells)
+    notes = [f"{disturbed} of {len(measured.cells)} cells were disturbed while they were measured: run them again"]
+    notes = notes if disturbed else []
+    notes += [
         f"left out: {depth_name(other)} with {other['max_concurrency']} in flight ({why})"
         for other, why in measured.left_out
     ]

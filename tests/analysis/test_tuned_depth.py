@@ -109,26 +109,30 @@ CONDITIONAL = (0.8, 0.75, 0.7)
 NUM_PROMPTS, NUM_ROUNDS = 24, 60
 
 
-def load(depth, size):
+def load(depth, size, slowed=1.0):
     """A closed load of `size` requests at a time, whose drafts are accepted at the rates of CONDITIONAL on average;
-    each group begins with a step that reads prompts."""
+    each group begins with a step that reads prompts. In the second of two blocks steps take `slowed` times as long."""
     generator = np.random.default_rng([depth, size])
     requests, now = [], 0.0
     for first in range(0, NUM_PROMPTS, size):
         now += 0.5
         group = [[round_record(0, 0, now, share_s=0.5 / size)] for _ in range(size)]
+        step_s = STEP_S[size][depth] * (slowed if first >= NUM_PROMPTS // 2 else 1)
         for _ in range(NUM_ROUNDS):
-            now += STEP_S[size][depth]
+            now += step_s
             for rounds in group:
                 passed = generator.random(depth) < np.array(CONDITIONAL[:depth])
                 accepted = int(np.cumprod(passed).sum())
-                rounds.append(round_record(depth, accepted, now, share_s=STEP_S[size][depth] / size))
+                rounds.append(round_record(depth, accepted, now, share_s=step_s / size))
         requests += [
             request_record(rounds, f"{first + place:02}", submitted_s=0.0) for place, rounds in enumerate(group)
         ]
     concurrency = {"backend__max_concurrency": size, "verification__method": "probabilistic"}
     settings = config(drafting__num_speculative_tokens=depth, **concurrency) if depth else None
-    return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=size))
+    fields = {"session": "a", "provenance": 0, "start_unix_s": 0.0, "end_unix_s": 1.0, "wall_s": now / 2}
+    counts = {"num_requests": NUM_PROMPTS // 2, "num_output_tokens": 1}
+    blocks = tuple(Block(index, **fields, **counts) for index in (0, 1))
+    return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=size), blocks=blocks)
 
 
 def test_a_simulated_load_is_tuned_to_its_known_optimum():
@@ -150,6 +154,26 @@ def test_a_simulated_load_is_tuned_to_its_known_optimum():
             assert regret.low - 0.01 <= true <= regret.high + 0.01
     assert schedule.table[0] == (1, 3) and schedule.table[-1][1] == 1
     assert worth_a_check(schedule, (1, 4)) == [1, 3]
+
+
+def test_steps_that_another_job_slowed_do_not_count():
+    """The best depth takes five times as long in its second block, as where another process shares the GPU. Would catch
+    a plain mean, by which one draft would be the best for one request."""
+    cells = analysed(*(load(depth, 1, slowed=5.0 if depth == 3 else 1.0) for depth in (0, 1, 3)))
+    (measured,) = measured_of(cells)
+    (choice,) = Schedule(measured.rates).choices
+    assert choice.best == 3 and choice.tokens_per_s.value == pytest.approx(2.82 / 0.018, rel=0.03)
+    assert "% of their time is left out, in steps that something else slowed" in measured.how
+
+
+def test_runs_at_one_concurrency_each_are_one_measurement():
+    """Would catch requests, as many as each load needs, that part them."""
+    runs = [analysed(*(load(depth, size) for depth in (0, 1, 3))) for size in STEP_S]
+    for cell in runs[1]:
+        cell.record.config["workload"]["num_requests"] = 99
+    assert len(measured_of([*runs[0], *runs[1]])) == 2
+    (measured,) = measured_of([*runs[0], *runs[1]], across_runs=True)
+    assert [choice.best for choice in Schedule(measured.rates).choices] == [3, 1]
 
 
 def test_depths_that_cost_the_same_are_indistinguishable_and_not_changed_between():

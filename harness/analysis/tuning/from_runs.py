@@ -2,9 +2,11 @@
 
 Cells of a family differ in depth and concurrency alone. Where rounds are known, each belongs to a step with a number of
 decoding requests, of which the times of steps are means: by groups of sizes up to a power of two, over the steps that
-read no prompt where each depth has MIN_STEPS of them, else over all. A prompt costs the same at every depth, and so
-does not move the best. Of a server a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of
-its counts, and a step takes concurrency * tokens / throughput, all that the server does included.
+read no prompt where these are PURE of the group's or more at each depth, else over all. A prompt costs the same at
+every depth, and so does not move the best. A step that takes SLOW times the median of its size in the fastest block
+(SLOW_PROMPTS where it reads prompts) was slowed by something else, since other jobs and pauses only add time, and does
+not count. Of a server a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of its counts, and
+a step takes concurrency * tokens / throughput, all that the server does included.
 Shapes: R resamples and the observed sums behind them, P prompts, D depths, S batch sizes, G groups of sizes.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,12 +26,19 @@ from harness.analysis.estimates import Estimates
 from harness.analysis.intervals import resample_weights
 from harness.analysis.ranking import comparable
 from harness.analysis.tuning.rates import DepthRates
+from harness.config.identity import key_without
 from harness.records.counts import Knowledge
 
 MIN_STEPS = 20
 """Of a group of sizes and a depth, for a time of their own."""
+PURE = 0.5
+"""Share of the steps of a group that have to read no prompt where these alone give the times."""
+SLOW, SLOW_PROMPTS = 1.25, 2.0
+"""Times the median of a size's steps in its fastest block, from which on a step was slowed by something else; prompts
+differ in length."""
 LOCAL = "local"
 """Kind of the backend that is this engine."""
+REQUESTS = "workload.num_requests"
 CONCURRENCY = "backend.max_concurrency"
 SETTINGS = (*NOT_COMPARED, *DEPTH_SETTINGS, CONCURRENCY)
 """In which the cells of a family may differ."""
@@ -47,8 +57,13 @@ class Measured:
     """With the reason."""
 
 
-def measured_of(cells: Sequence[CellResult]) -> list[Measured]:
+def measured_of(cells: Sequence[CellResult], *, across_runs: bool = False) -> list[Measured]:
     """What the families of some cells say, in their order.
+
+    Args:
+        cells: of any runs.
+        across_runs: whether cells of several runs, with as many requests as each needs, may be one family; depths are
+            compared at one concurrency, and so within a run.
 
     Raises:
         ValueError: no family has two depths at one concurrency; the message says what was found.
@@ -57,7 +72,8 @@ def measured_of(cells: Sequence[CellResult]) -> list[Measured]:
     for cell in cells:
         is_fixed = not cell.is_baseline and fixed_depth(cell) is not None and not cell["tree"]
         if is_fixed and not cell.record.has_failed:
-            families.setdefault(cell.key_without(*SETTINGS), []).append(cell)
+            key = key_without(cell.record.config, *SETTINGS, REQUESTS) if across_runs else cell.key_without(*SETTINGS)
+            families.setdefault(key, []).append(cell)
     found = [each for line in families.values() if (each := _measured(line)) is not None]
     if not found:
         depths = sorted({fixed_depth(cell) or 0 for line in families.values() for cell in line})
@@ -137,30 +153,63 @@ def _of_rounds(kept: Kept, prompt_ids: Sequence[str]) -> tuple[DepthRates, str]:
     rows = {prompt_id: row for row, prompt_id in enumerate(prompt_ids)}
     weights = np.vstack([resample_weights(len(rows), estimates.num_resamples), np.ones(len(rows))])
     depths = tuple(next(iter(kept.values())))
-    rounds = [
-        _together([decode_rounds(at_size[depth].record.requests, rows) for at_size in kept.values()])
-        for depth in depths
-    ]
-    steps = [_steps_of_groups(each) for each in rounds]
+    by_block = [[_by_block(at_size[depth], rows) for at_size in kept.values()] for depth in depths]
+    rounds = [_together([part for parts in cells for part in parts]) for cells in by_block]
+    timed = [_together([_undisturbed(parts) for parts in cells]) for cells in by_block]
+    steps = [_steps_of_groups(each) for each in timed]
     num_groups = min(len(each) for each, _ in steps)
     every, pure = (np.stack([each[place][:num_groups] for each in steps]).min(axis=0) for place in (0, 1))
+    shares = np.stack([pure_[:num_groups] / np.maximum(all_[:num_groups], 1e-9) for all_, pure_ in steps]).min(axis=0)
     groups = [int(group) for group in np.flatnonzero(every >= min(MIN_STEPS, every.max(initial=1)))]
     if not groups:
         raise ValueError("expected rounds of requests that decode at every depth, found none; raise max_new_tokens")
-    times = [_times(each, groups, pure >= MIN_STEPS, weights) for each in rounds]
+    are_pure = (pure >= MIN_STEPS) & (shares >= PURE)
+    times = [_times(each, groups, are_pure, weights) for each in timed]
     sizes = tuple(
         dict.fromkeys(round(float(np.mean(sizes))) for sizes in zip(*(each for each, _ in times), strict=True))
     )
     seconds = np.stack([_at(sizes, *found) for found in times], axis=1)
     length = np.stack([_sums(each, each.num_tokens, weights) / _counts(each, weights) for each in rounds], axis=1)
     tokens = np.repeat(length[:, :, None], len(sizes), axis=2)
-    among = [f"{size}" for size, group in zip(sizes, groups, strict=False) if pure[group] < MIN_STEPS]
+    among = [f"{size}" for size, group in zip(sizes, groups, strict=False) if not are_pure[group]]
     how = (
         "tokens of a round: means over the rounds of requests that decode; seconds of a step: means over the steps "
         "that read no prompt"
         + (f", with {', '.join(among)} requests over all, which read prompts too" if among else "")
+        + f"; {_share_left_out(rounds, timed):.1%} of their time is left out, in steps that something else slowed"
     )
     return DepthRates(depths, sizes, tokens, seconds, len(rows), estimates.confidence), how
+
+
+def _by_block(cell: CellResult, rows: Mapping[str, int]) -> list[DecodeRounds]:
+    """The rounds of each block of a cell, no step of which lies in two."""
+    requests = cell.record.requests
+    ends = np.cumsum([block.num_requests for block in cell.record.blocks] or [len(requests)]).tolist()
+    return [decode_rounds(requests[begin:end], rows) for begin, end in pairwise([0, *ends]) if end > begin]
+
+
+def _undisturbed(parts: Sequence[DecodeRounds]) -> DecodeRounds:
+    """The rounds of a cell without those of steps that something else slowed."""
+    found = _together(parts)
+    kept = np.ones(len(found.size), dtype=np.bool_)
+    for reads, slow in ((False, SLOW), (True, SLOW_PROMPTS)):
+        steps = [(part.seconds * part.size)[part.reads_prompts == reads] for part in parts]
+        known = [float(np.median(each)) for each in steps if len(each)]
+        limit_s = SLOW_PROMPTS * min(known) if known else np.inf
+        # from the largest size on: a smaller one with few steps takes no longer than the next
+        for size in np.unique(found.size[found.reads_prompts == reads])[::-1]:
+            of_size = [part.seconds[(part.size == size) & (part.reads_prompts == reads)] * size for part in parts]
+            medians = [float(np.median(each)) for each in of_size if len(each) >= size * MIN_STEPS / len(parts)]
+            limit_s = min([limit_s, *(slow * median for median in medians)])
+            here = (found.size == size) & (found.reads_prompts == reads)
+            kept &= ~here | (found.seconds * size <= limit_s)
+    return found.where(kept)
+
+
+def _share_left_out(rounds: Sequence[DecodeRounds], timed: Sequence[DecodeRounds]) -> float:
+    """Of the time of all steps."""
+    every, kept = (sum(float(each.seconds.sum()) for each in parts) for parts in (rounds, timed))
+    return 1 - kept / every
 
 
 def _together(parts: Sequence[DecodeRounds]) -> DecodeRounds:
