@@ -111,8 +111,14 @@ class Block:
         return " · ".join([*parts, f"T = {first['temperature']:g}"])
 
     def context(self, cells: Sequence[CellResult]) -> list[str]:
-        """The other settings that tell it apart."""
-        return context_texts(self.first, [name for name in varying(cells, CONTEXT) if name != "target"])
+        """The other settings that tell it apart, the same of all its cells."""
+        own = varying(self.cells, CONTEXT)
+        return context_texts(self.first, [name for name in varying(cells, CONTEXT) if name not in ("target", *own)])
+
+    @property
+    def has_depths(self) -> bool:
+        """Whether it has several K or shapes."""
+        return len({depth_text(group.first) for group in self.groups}) > 1
 
     @cached_property
     def names(self) -> Mapping[str, str]:

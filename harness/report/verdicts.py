@@ -52,7 +52,7 @@ def sentences(block: Block, distances: Mapping[str, Estimate] | None = None) -> 
 
 def _keeps(block: Block, group: Group, distances: Mapping[str, Estimate]) -> list[str]:
     """Which of the methods that leave the target's distribution alone accepts most, and what others do."""
-    at_depth = f"At {depth_text(group.first)}, " if len(block.groups) > 1 else ""
+    at_depth = f"At {depth_text(group.first)}, " if block.has_depths else ""
     cells = [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
     if not cells:
         is_set = all(cell["guarantee"] == SYNTHETIC for cell in group.cells)
@@ -148,7 +148,7 @@ def _on_the_same_drafts(block: Block, ranked: Sequence[CellResult]) -> str:
 
 
 def _of_every_depth(block: Block) -> str:
-    """Where a block has several K or shapes, which cell of all keeps most."""
+    """Where a block has several K, shapes or settings of its drafter, which cell of all keeps most."""
     cells = [cell for group in block.groups for cell in group.cells if not accepts_by_random_weights(cell)]
     exact = [cell for cell in cells if cell["guarantee"] == LOSSLESS]
     names = [*counting_every_round(exact), *([name] if (name := length_metric(exact)) else [])]
@@ -160,10 +160,10 @@ def _of_every_depth(block: Block) -> str:
     )
     equal = [cell for cell in others if paired_difference(cell.estimates, best.estimates, name).low <= 0]
     alike = _alike(_labels(block, best, equal))
-    every = "K and shape" if any(cell["tree"] for cell in exact) else "K"
+    every = ("K and shape" if any(cell["tree"] for cell in exact) else "K") if block.has_depths else "setting"
     what = "acceptance length" if name in LENGTHS else metric(name).label
     has_equals = any(depth_text(cell) == depth_text(best) and same_law(cell, best) for cell in others)
-    own = depth_text(best) if has_equals else block.label(best)
+    own = depth_text(best) if has_equals and block.has_depths else block.label(best)
     return f"Of every {every}, {own} keeps most: {what} {estimate_number(best, name)}{alike}"
 
 
@@ -174,9 +174,9 @@ def _labels(block: Block, best: CellResult, equal: Sequence[CellResult]) -> list
     """
     found: dict[tuple[str, ...], list[CellResult]] = {}
     for cell in equal:
-        found.setdefault((depth_text(cell), *law(cell)), []).append(cell)
-    found.pop((depth_text(best), *law(best)), None)
-    by_depth = len(block.groups) > 1
+        found.setdefault((depth_text(cell), cell["other_settings"], *law(cell)), []).append(cell)
+    found.pop((depth_text(best), best["other_settings"], *law(best)), None)
+    by_depth = block.has_depths
     named = (
         [depth_text(cells[0])] if by_depth and len(cells) > 1 else map(block.label, cells) for cells in found.values()
     )

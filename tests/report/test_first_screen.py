@@ -227,6 +227,17 @@ def test_what_a_lossy_method_costs_stands_beside_what_it_keeps():
     assert "total variation 12.52 [10.69, 14.33] % in a round's first token" in text and "not recorded" not in text
 
 
+def test_settings_of_a_drafter_stand_in_rows_and_not_in_the_title_of_a_block():
+    """Would catch a block that is called by the setting of its first row, and "of every K" where there is one."""
+    own = {"drafter__kind": "tests.support.own_drafters:Repeats"}
+    cells = [drafted("block", seed=most, drafter__most=most, **own) for most in (1, 3)]
+    found = FirstScreen(tuple(analysed(baseline(), *cells)), {})
+    (block,) = found.blocks
+    assert "most" not in block.title(found.cells)
+    assert sum("drafter.most=" in str(row[0]) for row in found.tables[0].rows) == 2
+    assert "Of every setting, " in answer(block) and "K" not in answer(block).replace("K =", "")
+
+
 def test_random_weights_and_set_acceptance_answer_nothing():
     assert "weights are random" in answer(blocks(screen("random weights").cells)[0])
     assert "position" not in " ".join(screen("random weights").tables[0].header)
