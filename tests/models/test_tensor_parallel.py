@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from harness.checks.profiling.rank_cost import let_all_ranks_sum
 from harness.config.backend import Local
 from harness.config.models import HeadChoices, Layers
 from harness.config.tree import DynamicTree
@@ -81,6 +82,28 @@ def test_two_ranks_give_the_tokens_of_one(model_type, ranks, tmp_path):
     torch.testing.assert_close(split.output_matrix, whole.output_matrix, rtol=0, atol=0)
     for graphs in (False, True):
         assert tokens_of(split, graphs=graphs) == tokens_of(whole, graphs=graphs)
+    # as of several ranks, outside of a forward that needs no gradients; what it compiles runs with the next step
+    assert split.compile(is_asked=True) is None
+
+
+def logits_of(target):
+    """[2, 12, V] of two sequences."""
+    token_ids, positions = torch.arange(24).view(2, 12), torch.arange(12).expand(2, -1)
+    view = target.new_cache(2, 12).view(slice(0, 2), positions, 12)
+    return target.logits(target.forward(token_ids, positions, view).hidden)
+
+
+def test_sums_that_are_left_out_are_left_out_on_all_ranks_and_come_back(ranks, tmp_path):
+    """Would catch a measured share of the sums that are still there, or a target that stays broken."""
+    split = load_together(ranks, loaded(save_tiny(tiny_model("llama"), tmp_path)))
+    wanted = logits_of(split)
+    let_all_ranks_sum(split, False)
+    try:
+        without = logits_of(split)
+    finally:
+        let_all_ranks_sum(split, True)
+    assert (without - wanted).abs().max() > 0.1
+    torch.testing.assert_close(logits_of(split), wanted)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen3_moe"])
@@ -90,12 +113,6 @@ def test_random_weights_of_two_ranks_are_those_of_one(model_type, ranks):
     given = {"config": tiny_config(model_type), "role": "target", "tokenizer": NO_TOKENIZER, "dtype": torch.float32}
     whole = random_general(device="cpu", **given)
     split = load_together(ranks, partial(random_general, **given))
-    token_ids, positions = torch.arange(24).view(2, 12), torch.arange(12).expand(2, -1)
-
-    def logits_of(target):
-        view = target.new_cache(2, 12).view(slice(0, 2), positions, 12)
-        return target.logits(target.forward(token_ids, positions, view).hidden)
-
     torch.testing.assert_close(logits_of(split), logits_of(whole), rtol=1e-4, atol=1e-5)
 
 

@@ -78,11 +78,11 @@ def rank_costs(cells: Sequence[CellConfig], length: int, num_repeats: int) -> It
         target, without, collectives = backend.target, None, ""
         if isinstance(target, ShardedTarget) and target.split is not None:
             collectives = target.split.collectives
-            _on_all_ranks(target, False)
+            let_all_ranks_sum(target, False)
             try:
                 without = _round(backend, requests, num_rounds_of(num_repeats))
             finally:
-                _on_all_ranks(target, True)
+                let_all_ranks_sum(target, True)
         place = target.device
         device = torch.cuda.get_device_name(place) if place.type == "cuda" else place.type
         notes = backend.facts().fallbacks
@@ -99,17 +99,17 @@ def _round(backend: LocalBackend, requests: Sequence[Request], num_rounds: int) 
         backend.engine_of_cell.forget()
 
 
-def _on_all_ranks(target: ShardedTarget, sums: bool) -> None:
+def let_all_ranks_sum(target: ShardedTarget, sums: bool) -> None:
+    """Let the sums over ranks be as they are, or nothing."""
     assert target.lead is not None, "it has loaded"
-    target.lead.call("run", (let_ranks_sum, sums))
-    let_ranks_sum(sums)
+    target.lead.call("run", (_let_rank_sum, sums))
+    _let_rank_sum(sums)
 
 
 _ALL_REDUCE = dist.all_reduce
 
 
-def let_ranks_sum(sums: bool) -> None:
-    """Let the sums over ranks of this process be as they are, or nothing."""
+def _let_rank_sum(sums: bool) -> None:
     dist.all_reduce = _ALL_REDUCE if sums else _nothing
 
 

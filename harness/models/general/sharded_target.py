@@ -132,6 +132,7 @@ class ShardedTarget(GeneralTarget):
         if self.lead is not None:
             self.lead.check()
 
+    @torch.no_grad()
     def compile(self, *, is_asked: bool) -> str | None:
         if self.lead is None:
             return super().compile(is_asked=is_asked)

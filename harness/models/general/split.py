@@ -123,7 +123,8 @@ def distributed(causal_lm: Any, num_ranks: int) -> Any:
 
 
 def local_projections(causal_lm: nn.Module) -> dict[str, WholeTensor]:
-    """Let projections have this rank's part as a plain tensor, which costs the host less at each step.
+    """Let projections have this rank's part as a plain tensor, which costs the host less at each step, and no module
+    have hooks for gradients.
 
     Returns:
         How each can be had whole, by the name of its parameter; those that stay as they are are not among them.
@@ -131,6 +132,9 @@ def local_projections(causal_lm: nn.Module) -> dict[str, WholeTensor]:
     found: dict[str, WholeTensor] = {}
     counts: dict[int, int] = {}
     for module in causal_lm.modules():
+        # of gradients, which there are none of; torch compiles no module that has some
+        module._backward_hooks.clear()
+        module._is_full_backward_hook = None
         for parameter in module.parameters(recurse=False):
             counts[id(parameter)] = counts.get(id(parameter), 0) + 1
     for name, module in causal_lm.named_modules():
