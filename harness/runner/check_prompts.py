@@ -108,15 +108,21 @@ def _check(cell: CellConfig, played: Sequence[Conversation]) -> None:
     if isinstance(cell.constraint, AnswerConfig):
         for item in played:
             grammar_of(cell.constraint, item.prompt.prompt_id, item.prompt.schema)
+    with_tools = [item for item in played if item.prompt.tools is not None][:1]
     if cell.is_served:
-        if _asks_tokenizer(cell):
-            _look_as_served(cell, played)
+        if _asks_tokenizer(cell) or with_tools:
+            _look_as_served(cell, with_tools or played)
         return
     doubtful = _doubtful(cell, played)
-    if doubtful:
+    if doubtful or with_tools:
         target = target_here(cell.target)
         if target is not None:
-            _look(CellRequests(cell, target), cell, played, doubtful)
+            requests = CellRequests(cell, target)
+            for item in with_tools:
+                # whether the template takes them
+                requests.first(item)
+            if doubtful:
+                _look(requests, cell, played, doubtful)
 
 
 def _asks_tokenizer(cell: CellConfig) -> bool:

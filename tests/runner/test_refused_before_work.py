@@ -185,6 +185,7 @@ CHECKPOINTS = {
         f"target.path: expected a language model, found an EAGLE-3 head in {ZOO / 'eagle3'}; drafter=eagle3 runs it",
     ),
 }
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
 WORKLOADS = {
     "one prompt, too long": (
         lambda at: prompts(at, LONG),
@@ -221,6 +222,10 @@ WORKLOADS = {
     "a switch that the template lacks": (
         lambda at: [*target(model(at)), "workload.thinking=false"],
         "workload.thinking: expected a chat template that heeds enable_thinking or thinking, found one that gives",
+    ),
+    "tools that the template does not take": (
+        lambda at: prompts(at, {"messages": [{"role": "user", "content": "a"}], "tools": [TOOL]}),
+        "expected a chat template that takes tools, found one that gives the same text without",
     ),
     "sampling that a prompt cannot have": (
         lambda at: [
