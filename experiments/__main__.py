@@ -77,8 +77,8 @@ def overview() -> str:
     lines = [f"  {name.ljust(width)}  {_first_line(module)}" for name, module in COMMANDS.items()]
     return "\n".join([
         f"usage: {PROGRAM} COMMAND [arguments]", "", "commands:", *lines, "",
-        f"{PROGRAM} COMMAND --help says what a command takes: run, prompt, profile and check-head take settings",
-        "(key=value), the other commands take options (--name value).",
+        f"{PROGRAM} COMMAND --help says what a command takes: run, prompt, profile, bench-ranks, train-head",
+        "and check-head take settings (key=value), the other commands take options (--name value).",
         f"Completion in bash: complete -o nospace -o default -C {PROGRAM} {PROGRAM}",
     ])  # fmt: skip
 

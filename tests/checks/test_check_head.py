@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from experiments.check_head import main
 from harness.checks.head.forced import Forced, Reading
+from harness.checks.head.prompts import turns_alike
 from harness.checks.head.protocol import Runs, compose
 from harness.checks.head.references import FOLDER, read_references
 from harness.checks.head.texts import StatesOfTexts, texts_of
-from harness.checks.head.trials import better, try_variants
+from harness.checks.head.trials import better, try_askings, try_variants
 from harness.checks.head.variants import Trial
 from harness.config.cli.ending import FAILED, SUCCESS
 from harness.config.drafter import drafter_of
@@ -192,11 +193,41 @@ def test_a_head_of_another_tokenizer_is_refused(capsys, tmp_path):
     assert code != SUCCESS and "tokenizer" in shown.err
 
 
-def test_untrained_positions_and_looping_answers_are_named(capsys, tmp_path):
-    """Of a head whose file names few positions, and of a target whose answers do not end."""
+def test_untrained_positions_are_named(capsys, tmp_path):
     head = with_fields(copied("eagle", tmp_path), max_position_embeddings=24)
     code, shown = lines_of(capsys, "zoo", f"{head}", "--no-trials")
     assert code == FAILED and "untrained positions" in shown.out.splitlines()[0]
+
+
+CONTENT = "(message['content'] | trim)"
+RIGHT = "'<|' + message['role'] + '|>\\n' + " + CONTENT + " + '<|end|>\\n'"
+WRONG = "'### ' + message['role'] + ':\\n' + " + CONTENT + " + '\\n\\n'"
+IS_OFF = "(enable_thinking is defined and not enable_thinking)"
+
+
+def target_with(template: str, to: Path) -> Path:
+    folder = copied("target", to)
+    (folder / "chat_template.jinja").unlink()
+    return with_fields(folder, "tokenizer_config.json", chat_template=template)
+
+
+def test_another_chat_template_and_looping_answers_are_named(capsys, tmp_path):
+    """Asked in another format than it was trained with, the target loops at temperature 0."""
+    target = target_with(turns_alike(WRONG, "'### assistant:\\n'"), tmp_path)
+    code = main([f"{target}", f"{ZOO / 'eagle3'}", "--no-trials", "backend.device=cpu", "workload.num_prompts=12"])
+    verdict = capsys.readouterr().out.splitlines()[0]
+    assert code == FAILED and "looping answers" in verdict and "hold none of them" in verdict
+
+
+def test_thinking_is_named(tmp_path):
+    """Of a switch that is on unless it is set, and with which the target was not trained."""
+    opening = f"('<|assistant|>\\n' if {IS_OFF} else '### assistant:\\n')"
+    target = target_with(turns_alike(f"({RIGHT} if {IS_OFF} else {WRONG})", opening), tmp_path)
+    settings = ["target=local", f"target.path={target}", "drafter=eagle3", f"drafter.path={ZOO / 'eagle3'}"]
+    protocol = compose([*settings, "backend.device=cpu", "workload.num_prompts=15"])
+    runs = Runs(progress_on(sys.stderr))
+    found = better(list(try_askings(protocol, runs, runs.results(protocol.plan)[-1])))
+    assert found[0].name == "thinking off" and found[0].mend == "workload.thinking=false"
 
 
 def test_a_sound_head_beside_its_reference(capsys, tmp_path):
@@ -223,3 +254,13 @@ def test_what_is_no_pair_is_refused():
         compose([])
     with pytest.raises(SettingsError, match="random"):
         compose(["drafter=eagle3", "drafter.weights=random"])
+
+
+@pytest.mark.gpu
+def test_the_whole_check_on_a_gpu(capsys, tmp_path):
+    """With fused layers and the kernels: a sound head, and one of which the layers are named in another order."""
+    assert main(["zoo", "eagle3", "backend.device=cuda"]) == SUCCESS
+    damaged = with_fields(copied("eagle3", tmp_path), **{LAYERS: [7, 5, 2]})
+    capsys.readouterr()
+    assert main(["zoo", f"{damaged}", "backend.device=cuda"]) == FAILED
+    assert "drafter.aux_layers=[2,5,7]" in capsys.readouterr().out.splitlines()[0]

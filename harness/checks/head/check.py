@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
@@ -14,6 +14,7 @@ from harness.analysis.estimates import Estimate, paired_difference
 from harness.checks.doctor.finding import Finding, Weight, problem, remark
 from harness.checks.head.counted import of_counts
 from harness.checks.head.forced import Forced
+from harness.checks.head.prompts import unused_format
 from harness.checks.head.protocol import Protocol, Runs
 from harness.checks.head.reach import reach
 from harness.checks.head.references import Reference, references_of
@@ -28,8 +29,8 @@ from harness.records.counts import DraftCounts
 from harness.records.request import counts_of_rounds
 from harness.workload.chat import PLAIN_TEXT_NOTE
 
-MANY_LOOPS = 0.25
-"""Share of the answers at temperature 0 from which on acceptance is that of loops."""
+MANY_LOOPS, SURELY = 0.25, 0.1
+"""Share of the answers at temperature 0 from which on they are named, and least low end of its interval."""
 FEW_TOKENS = 0.8
 """Share of the target's tokens that a draft vocabulary should hold."""
 
@@ -129,7 +130,8 @@ def check(
     if tries:
         with clock.of("trials"):
             for item in _trials(protocol, runs, cells, [text for own in texts for text in own], target, loaded):
-                tell(f"tried: {item.alternative}")
+                if not tried or tried[-1].alternative != item.alternative:
+                    tell(f"trying: {item.alternative}")
                 tried.append(item)
     return Checked(
         protocol,
@@ -138,7 +140,7 @@ def check(
         None if draft_ids is None else len(draft_ids),
         tuple(_compared(protocol, cells, known)),
         tuple(tried),
-        tuple(_findings(cells, reached)),
+        tuple(_findings(cells, reached, target, _prompt_ids(texts[0][0]))),
         clock.seconds,
     )
 
@@ -150,6 +152,10 @@ def _texts(protocol: Protocol, cells: Sequence[CellResult], target: TargetModel)
         texts_of(config, cell.record, protocol.conversations, target, place)
         for place, (config, cell) in enumerate(zip(configs, cells, strict=True))
     ]
+
+
+def _prompt_ids(text: Text) -> tuple[int, ...]:
+    return text.token_ids[: text.num_prompt_tokens]
 
 
 def _draft_ids(loaded: LoadedHead | None) -> list[int] | None:
@@ -202,11 +208,13 @@ def _compared(protocol: Protocol, cells: Sequence[CellResult], known: Sequence[R
         yield Compared(item, differences)
 
 
-def _findings(cells: Sequence[CellResult], reached: dict[float, list[Estimate]]) -> Iterator[Finding]:
-    """What the runs show by themselves."""
+def _findings(
+    cells: Sequence[CellResult], reached: dict[float, list[Estimate]], target: TargetModel, prompt_ids: Collection[int]
+) -> Iterator[Finding]:
+    """What the runs show by themselves; `prompt_ids` are those of a prompt."""
     greedy = cells[0]
     loops = greedy.estimate("looping_answers")
-    if loops.low > MANY_LOOPS:
+    if loops.value > MANY_LOOPS and loops.low > SURELY:
         yield problem(
             "looping answers",
             f"{loops.value:.0%} of the answers at temperature 0 loop, and loops are easy to draft for",
@@ -221,7 +229,14 @@ def _findings(cells: Sequence[CellResult], reached: dict[float, list[Estimate]])
             "head's file names (max_position_embeddings)",
             "train it on longer texts, or correct max_position_embeddings in its config.json if it was",
         )
-    if any(PLAIN_TEXT_NOTE in cell.record.fallbacks for cell in cells):
+    template = unused_format(target.tokenizer, prompt_ids)
+    if template is not None:
+        yield problem(
+            "chat template",
+            f"the target's tokenizer has the tokens of {template} chats, and the prompts hold none of them",
+            "give the target's folder the chat_template that it was trained with",
+        )
+    elif any(PLAIN_TEXT_NOTE in cell.record.fallbacks for cell in cells):
         yield remark(
             "chat template", PLAIN_TEXT_NOTE, "if the head was made for chats, give the target's folder its template"
         )

@@ -13,7 +13,7 @@ from harness.records.schema import CellRecord
 
 NUM_RESAMPLES = 10_000
 CONFIDENCE = 0.999
-"""Of a difference that is named: some thirty are looked at."""
+"""Of a difference that is named: some twenty are looked at."""
 Key = tuple[str, int]
 """Prompt and sample."""
 
@@ -29,9 +29,9 @@ def of_counts(record: CellRecord, counts: Mapping[Key, DraftCounts]) -> Estimate
     return of_record(replace(record, requests=requests, knowledge=Knowledge.requests, blocks=()))
 
 
-def of_record(record: CellRecord) -> Estimates:
+def of_record(record: CellRecord, confidence: float = CONFIDENCE) -> Estimates:
     """The metrics of a record, with the intervals of differences that are named."""
-    return Estimates(cell_sums(record), NUM_RESAMPLES, CONFIDENCE)
+    return Estimates(cell_sums(record), NUM_RESAMPLES, confidence)
 
 
 def _request(key: Key, counts: DraftCounts) -> RequestRecord:

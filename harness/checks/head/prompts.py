@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,15 +93,25 @@ def askings(
         drafter: folder of the head, which may have a template.
     """
     there = encode_prompt(tokenizer, prompt, [], thinking).token_ids
-    vocabulary = tokenizer.get_vocab()
+    # a switch before templates: where both mend, it is the smaller step
+    for value in (True, False):
+        if value is not thinking and _has_switch(tokenizer, prompt, value):
+            if thinking is None and encode_prompt(tokenizer, prompt, [], value).token_ids == there:
+                continue
+            yield (
+                "thinking",
+                Asking(
+                    f"thinking {'on' if value else 'off'}",
+                    f"thinking is {'off' if value else 'on'}, and the head was made for answers "
+                    f"{'with' if value else 'without'} it",
+                    f"workload.thinking={str(value).lower()}",
+                    thinking=value,
+                ),
+            )
     found = {
         f"the one in {drafter}": text for text in [own_template(drafter)] if text is not None and drafter is not None
     }
-    found |= {
-        name: item.text
-        for name, item in KNOWN_TEMPLATES.items()
-        if all(marker in vocabulary for marker in item.markers)
-    }
+    found |= {name: KNOWN_TEMPLATES[name].text for name in formats_of(tokenizer)}
     what = "no chat template" if tokenizer.chat_template is None else "another chat template than the head was made for"
     for name, text in found.items():
         with asked(tokenizer, text):
@@ -126,20 +136,19 @@ def askings(
                 is_plain=True,
             ),
         )
-    for value in (True, False):
-        if value is not thinking and _has_switch(tokenizer, prompt, value):
-            if thinking is None and encode_prompt(tokenizer, prompt, [], value).token_ids == there:
-                continue
-            yield (
-                "thinking",
-                Asking(
-                    f"thinking {'on' if value else 'off'}",
-                    f"thinking is {'off' if value else 'on'}, and the head was made for answers "
-                    f"{'with' if value else 'without'} it",
-                    f"workload.thinking={str(value).lower()}",
-                    thinking=value,
-                ),
-            )
+
+
+def formats_of(tokenizer: Any) -> list[str]:
+    """The known templates whose markers a tokenizer has."""
+    vocabulary = tokenizer.get_vocab()
+    return [name for name, item in KNOWN_TEMPLATES.items() if all(marker in vocabulary for marker in item.markers)]
+
+
+def unused_format(tokenizer: Any, token_ids: Collection[int]) -> str | None:
+    """A known template whose markers a tokenizer has, while a prompt has none of them; None without one."""
+    formats, vocabulary = formats_of(tokenizer), tokenizer.get_vocab()
+    markers = {vocabulary[marker] for name in formats for marker in KNOWN_TEMPLATES[name].markers}
+    return formats[0] if formats and markers.isdisjoint(token_ids) else None
 
 
 def _has_switch(tokenizer: Any, prompt: Prompt, value: bool) -> bool:

@@ -165,8 +165,8 @@ def definitions(checked: Checked) -> list[str]:
         "drafter accepts that is the target itself, restricted to the head's tokens. Without such a row it drafts all.",
         f"Alternatives of the head draft greedily at every {STRIDE}th place of the protocol's answers; those of "
         "prompts write answers of their own at T = 1, and loops are left out. Differences of the acceptance length are "
-        "paired by prompts, their brackets 99.9 % intervals; an alternative is better if its whole interval is above 0 "
-        f"and it adds {LEAST_RISE[ON_TEXTS]:.0%} of the accepted tokens on the same texts, "
+        "paired by prompts, their brackets 99.9 % intervals (of prompts 99 %); an alternative is better if its whole "
+        f"interval is above 0 and it adds {LEAST_RISE[ON_TEXTS]:.0%} of the accepted tokens on the same texts, "
         f"{LEAST_RISE[ON_ANSWERS]:.0%} on others.",
     ]
 

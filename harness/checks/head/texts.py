@@ -88,6 +88,6 @@ class StatesOfTexts:
     @torch.inference_mode()
     def _forward(self, start: int, stop: int, layers: tuple[int, ...]) -> TargetOutput:
         cache = self.target.new_cache(stop - start, self.longest)
-        positions = torch.arange(self.longest, device=self.target.device).expand(stop - start, -1)
+        positions = torch.arange(self.longest, device=self.target.device).repeat(stop - start, 1)
         view = cache.view(slice(0, stop - start), positions, self.longest)
         return self.target.forward(self.token_ids[start:stop], positions, view, layers)

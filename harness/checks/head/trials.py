@@ -23,6 +23,8 @@ from harness.drafters.registry import LoadedHead
 ON_TEXTS = "mean_acceptance_length"
 ON_ANSWERS = "full_draft_length_without_loops"
 """Loops are easy to draft for, and a model that is asked in the wrong way loops."""
+CONFIDENCE = 0.99
+"""Of differences of answers: few are looked at, and answers differ more than heads do."""
 LEAST_RISE = {ON_TEXTS: 0.04, ON_ANSWERS: 0.15}
 """Share of the accepted tokens that an alternative has to add."""
 
@@ -84,7 +86,7 @@ def try_askings(protocol: Protocol, runs: Runs, sampled: CellResult) -> Iterator
     cell = protocol.plan.cells[-1]
     tokenizers = runs.tokenizers(cell)
     loaded = runs.models(cell).head(cell.drafter)
-    first = of_record(sampled.record)
+    first = of_record(sampled.record, CONFIDENCE)
     prompt = protocol.conversations[0].prompt
     for name, asking in askings(
         tokenizers[0], prompt, cell.workload.thinking, None if loaded is None else loaded.folder
@@ -96,7 +98,7 @@ def try_askings(protocol: Protocol, runs: Runs, sampled: CellResult) -> Iterator
                 if asking.template is not None or asking.is_plain:
                     stack.enter_context(asked(tokenizer, asking.template))
             (result,) = runs.results(plan)
-        yield tried(name, asking, ON_ANSWERS, first, of_record(result.record))
+        yield tried(name, asking, ON_ANSWERS, first, of_record(result.record, CONFIDENCE))
 
 
 def better(items: Sequence[Tried]) -> list[Tried]:
