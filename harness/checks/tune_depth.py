@@ -119,7 +119,8 @@ def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured,
 
 def worth_a_check(schedule: Schedule, in_flight: Sequence[int]) -> list[int]:
     """Depths that lose at most WORTH_A_CHECK at some load, and those of the schedule."""
-    choices = [schedule.choice(size) for size in in_flight if size <= schedule.largest]
+    # of a load the mean of its steps may be the largest measured size
+    choices = [schedule.choice(min(size, schedule.largest)) for size in in_flight]
     return [
         depth
         for depth in schedule.rates.depths

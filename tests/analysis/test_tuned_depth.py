@@ -153,7 +153,8 @@ def test_a_simulated_load_is_tuned_to_its_known_optimum():
             true = 1 - min(costs.values()) / costs[depth]
             assert regret.low - 0.01 <= true <= regret.high + 0.01
     assert schedule.table[0] == (1, 3) and schedule.table[-1][1] == 1
-    assert worth_a_check(schedule, (1, 4)) == [1, 3]
+    assert worth_a_check(schedule, (1, 4)) == worth_a_check(schedule, (1, 5)) == [1, 3]
+    assert worth_a_check(schedule, (4, 5)) == [1]
 
 
 def test_steps_that_another_job_slowed_do_not_count():
