@@ -24,7 +24,7 @@ from pathlib import Path
 from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import FAILED, SUCCESS
 from harness.config.cli.settings_help import settings_help
-from harness.config.schema import group_options
+from harness.config.schema import SettingsError, group_options
 
 SHOWN = 4
 """Alternatives on the console; the report has all."""
@@ -61,6 +61,11 @@ def _run(options: argparse.Namespace) -> int:
     from harness.runner.progress import progress_on
 
     protocol = compose(overrides)
+    if options.write_reference is not None and not protocol.is_standard:
+        raise SettingsError(
+            "--write-reference: expected the standard protocol, which references are of, found other prompts, another "
+            "length or seed; leave out workload.num_prompts, decoding.max_new_tokens and seed"
+        )
     check_plan(protocol.plan)
     choose_threads(protocol.plan.cells)
     runs = Runs(progress_on(sys.stderr))

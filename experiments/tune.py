@@ -100,7 +100,7 @@ def _measured_here(options: argparse.Namespace) -> tuple[list[Tuned], Path]:
 
 
 def _of_runs(paths: Sequence[Path], checks: Sequence[Path]) -> list[Tuned]:
-    from harness.analysis.tuning.held_out import held_out_of
+    from harness.analysis.tuning.held_out import check_apart, held_out_of
     from harness.analysis.tuning.schedule import Schedule
     from harness.report.tuning import tuned_of
 
@@ -109,6 +109,7 @@ def _of_runs(paths: Sequence[Path], checks: Sequence[Path]) -> list[Tuned]:
         raise SettingsError(f"--check: expected a run of one temperature, drafter and workload, found {len(measured)}")
     cells = [cell for check in checks for cell in _results(check).cells]
     held_out = held_out_of(cells, Schedule(measured[0].rates).text) if checks else []
+    check_apart(measured[0].cells, held_out)
     return [tuned_of(each, held_out) for each in measured]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.analysis.results import Results, read_results
 from harness.analysis.tuning.from_runs import Measured
-from harness.analysis.tuning.held_out import HeldOut, held_out_of
+from harness.analysis.tuning.held_out import NO_DRAFTS, HeldOut, held_out_of
 from harness.analysis.tuning.schedule import Schedule
 from harness.config.arrivals import rates_name
 from harness.config.schema import SettingsError
@@ -33,8 +33,10 @@ ARRIVING_SLOTS = 6
 ABOUT = (
     *("experiment", "name", "drafting.depth", "backend.max_concurrency", "measurement.num_blocks"),
     *("measurement.baseline", "workload.num_requests", "workload.request_rate", "workload.request_rates"),
+    "workload.held_out",
 )
 """Settings that this command sets itself."""
+PROMPTS = "workload.num_prompts"
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,25 @@ class Loads:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise SettingsError for settings that the command sets itself."""
+    """Raise SettingsError for settings that the command sets itself, and for prompts that leave none to check on."""
     for override in overrides:
-        key = override.partition("=")[0].lstrip("+")
-        if key in ABOUT:
-            raise SettingsError(f"{key}: expected no such setting, since tune sets it; --help lists its options")
+        key, _, value = override.partition("=")
+        if key.lstrip("+") in ABOUT:
+            raise SettingsError(
+                f"{key.lstrip('+')}: expected no such setting, since tune sets it; --help lists its options"
+            )
+        if key.lstrip("+") == PROMPTS and not value.isdecimal():
+            raise SettingsError(f"{PROMPTS}: expected how many prompts are tuned on, the others being for the check, "
+                                f"found {value}")  # fmt: skip
+
+
+def on_other_prompts(overrides: Sequence[str]) -> list[str]:
+    """Settings of the check for those of the measurement: the prompts that it takes are the ones to leave out."""
+    found = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        found.append(f"workload.held_out={value}" if key.lstrip("+") == PROMPTS else override)
+    return found
 
 
 def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> list[Path]:
@@ -87,15 +103,19 @@ def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> l
 
 
 def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured, fresh: bool) -> tuple[HeldOut, ...]:
-    """Run experiment=tune_check at every load.
+    """Run experiment=tune_check at every load; nothing where no depth is worth a check beside plain decoding.
 
     Raises:
         ValueError: a cell failed.
     """
-    schedule = Schedule(measured.rates)
+    schedule, overrides = Schedule(measured.rates), on_other_prompts(overrides)
     depths = [str(depth) for depth in worth_a_check(schedule, loads.in_flight) if depth]
     with_none = 0 in worth_a_check(schedule, loads.in_flight)
-    named = [f'"{depth}"' for depth in depths] + ([schedule.text] if schedule.text not in depths else [])
+    named = [f'"{depth}"' for depth in depths]
+    if schedule.text not in (*depths, NO_DRAFTS):
+        named.append(schedule.text)
+    if not named:
+        return ()
     own = [
         f"drafting.depth={','.join(named)}",
         f"measurement.num_blocks={loads.repeats}",

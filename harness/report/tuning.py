@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def verdict(load: HeldOut) -> str:
         load.beats_all
     ]
     beats = beats or "whether faster than every fixed depth the repeats do not say"
-    interval = f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+    interval = "" if isnan(ratio.low) else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
     return f"{load_name(load)}: {ratio.value:.3f}{interval} times the speed of {best}: {within}; {beats}."
 
 

@@ -9,10 +9,12 @@ import pytest
 from experiments import tune
 from harness.analysis.tuning.from_files import read_measurements
 from harness.analysis.tuning.from_runs import measured_of
-from harness.analysis.tuning.held_out import held_out_of
+from harness.analysis.tuning.held_out import check_apart, held_out_of
 from harness.analysis.tuning.schedule import Schedule
-from harness.checks.tune_depth import Loads, arrivals_of, worth_a_check
+from harness.checks.tune_depth import Loads, arrivals_of, check_overrides, on_other_prompts, worth_a_check
+from harness.config.schema import SettingsError
 from harness.records.schema import Block
+from harness.report.tuning import verdict
 from tests.support.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
 pytestmark = pytest.mark.fast
@@ -167,6 +169,30 @@ def test_steps_that_another_job_slowed_do_not_count():
     assert "% of their time is left out, in steps that something else slowed" in measured.how
 
 
+def test_steps_that_take_longer_as_contexts_grow_count():
+    """Steps grow by 20 ms within a request: 15 ms a token without drafts, 13.9 ms with one, of which .8 are accepted.
+    Would catch a limit on steps that takes their growth for another job, by which no draft would be the best."""
+
+    def cell(depth):
+        generator, requests, now = np.random.default_rng([depth]), [], 0.0
+        for prompt in range(NUM_PROMPTS):
+            now += 0.5
+            rounds, num_tokens = [round_record(0, 0, now, share_s=0.5)], 0
+            while num_tokens < 120:
+                step_s = 0.005 + 0.010 * depth + 0.020 * num_tokens / 120
+                now, accepted = now + step_s, int(generator.random() < 0.8 * depth)
+                num_tokens += accepted + 1
+                rounds.append(round_record(depth, accepted, now, share_s=step_s))
+            requests.append(request_record(rounds, f"{prompt:02}"))
+        concurrency = {"backend__max_concurrency": 1, "verification__method": "probabilistic"}
+        settings = config(drafting__num_speculative_tokens=depth, **concurrency) if depth else None
+        return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=1))
+
+    (measured,) = measured_of(analysed(cell(0), cell(1)))
+    (choice,) = Schedule(measured.rates).choices
+    assert choice.best == 1 and choice.tokens_per_s.value == pytest.approx(1.8 / 0.025, rel=0.03)
+
+
 def test_runs_at_one_concurrency_each_are_one_measurement():
     """Would catch requests, as many as each load needs, that part them."""
     runs = [analysed(*(load(depth, size) for depth in (0, 1, 3))) for size in STEP_S]
@@ -255,6 +281,42 @@ def test_where_requests_arrive_their_own_time_counts():
     assert found.arrives and found.best is one
     assert found.ratio(one).value == pytest.approx(1.02) and found.ratio(three).value == pytest.approx(2)
     assert found.speed(three) == pytest.approx(0.5) and found.is_within and found.beats_all
+
+
+def test_a_schedule_without_drafts_is_held_against_depths():
+    """Its cell is the baseline. Would catch drafting.depth=0, which no drafter takes, looked for among the others."""
+    requests = [request_record([round_record(0, 0, 0.5)], f"{index:02}", sample=index) for index in range(3)]
+    plain = cell_record(requests, 6.0, baseline_settings(), blocks=played(1, [1.0, 2.0, 3.0]).blocks)
+    (found,) = held_out_of(analysed(plain, played(1, [2.0, 4.0, 6.0])), "0")
+    assert found.scheduled.is_baseline and found.is_fixed and found.best is found.scheduled
+    assert found.ratio(found.fixed[-1]).value == pytest.approx(2)
+
+
+def test_a_check_on_the_prompts_or_another_pair_than_were_tuned_is_refused():
+    """Would catch a schedule that is called good on the data that chose it, and one checked with another drafter."""
+    measured = analysed(*(load(depth, 1) for depth in (0, 1, 3)))
+    own = held_out_of(analysed(played("1:3/4:1", [1.0] * 3), played(1, [1.0] * 3)), "1:3/4:1")
+    with pytest.raises(ValueError, match="found 3 of them in both, such as 00"):
+        check_apart(measured, own)
+    settings = own[0].scheduled.record.config
+    settings["workload"]["path"] = "others.jsonl"
+    check_apart(measured, own)
+    settings["drafter"]["kind"] = "mtp"
+    with pytest.raises(ValueError, match="found another drafter in it"):
+        check_apart(measured, own)
+
+
+def test_the_check_leaves_out_what_was_measured():
+    """Would catch prompts of the measurement among those of the check, of which there are as many as were asked for."""
+    assert on_other_prompts(["drafter=mtp", "workload.num_prompts=24"]) == ["drafter=mtp", "workload.held_out=24"]
+    for wrong in ("workload.held_out=10", "workload.num_prompts=null", "workload.num_prompts=20,40"):
+        with pytest.raises(SettingsError, match=wrong.partition("=")[0]):
+            check_overrides([wrong])
+
+
+def test_two_repeats_have_no_interval_in_words():
+    (found,) = held_out_of(analysed(played("1:3/4:1", [1.0] * 2), played(1, [1.1] * 2)), "1:3/4:1")
+    assert "1.100 times the speed of K = 1" in verdict(found) and "do not say" in verdict(found)
 
 
 def test_a_schedule_that_did_not_run_is_named():

@@ -129,6 +129,17 @@ def test_a_number_that_the_file_does_not_count_says_how_it_was_got():
     assert numbers_of(one(FOREIGN / "vllm_answers.jsonl"))["acceptance_rate_per_pos_3"].basis is Basis.measured
 
 
+def test_counters_of_two_models_are_not_added_up(tmp_path):
+    """As pages of counters are refused. Would catch the drafts of one model beside those of another."""
+    content = json.loads((FOREIGN / "aiperf_server.json").read_text())
+    for item in content["metrics"].values():
+        item["series"] += [{**each, "labels": {**each.get("labels", {}), "model_name": "n"}} for each in item["series"]]
+    path = tmp_path / "server.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(SettingsError, match="counters of one model, found those of m, n"):
+        convert(path)
+
+
 def test_one_snapshot_is_the_whole_life_of_a_server():
     (run,) = convert(FOREIGN / "vllm_after.prom")
     assert numbers_of(run)["mean_acceptance_length"].value == pytest.approx(1 + 77 / 111)

@@ -247,6 +247,22 @@ def test_references_are_of_pairs_that_the_settings_name():
     assert all(item.fields["source"] and item.fields["engine"] for item in found.values())
 
 
+def test_a_reference_is_of_the_same_work():
+    """Would catch answers of another length, or with thinking, held against the protocol's."""
+    (reference,) = [item for item in read_references() if item.name == "zoo_eagle3"]
+
+    standard = compose(["drafter=eagle3"])
+    assert reference.compares(standard)
+    assert not replace(reference, fields={**reference.fields, "thinking": True}).compares(standard)
+    for other in ("decoding.max_new_tokens=8", "seed=1", "workload.num_prompts=9"):
+        assert not reference.compares(compose(["drafter=eagle3", other])), other
+
+
+def test_a_reference_of_another_length_is_not_written(capsys, tmp_path):
+    code = main(["zoo", "mtp", "decoding.max_new_tokens=8", "--write-reference", f"{tmp_path / 'a.yaml'}"])
+    assert code != SUCCESS and "expected the standard protocol" in capsys.readouterr().err
+
+
 def test_what_is_no_pair_is_refused():
     with pytest.raises(SettingsError, match="belongs to the protocol"):
         compose(["drafter=eagle3", "decoding.temperature=0.5"])

@@ -3,10 +3,11 @@
 Cells of a family differ in depth and concurrency alone. Where rounds are known, each belongs to a step with a number of
 decoding requests, of which the times of steps are means: by groups of sizes up to a power of two, over the steps that
 read no prompt where these are PURE of the group's or more at each depth, else over all. A prompt costs the same at
-every depth, and so does not move the best. A step that takes SLOW times the median of its size in the fastest block
-(SLOW_PROMPTS where it reads prompts) was slowed by something else, since other jobs and pauses only add time, and does
-not count. Of a server a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of its counts, and
-a step takes concurrency * tokens / throughput, all that the server does included.
+every depth, and so does not move the best. A step that takes SLOW times as long as nearly all of its size do in the
+fastest block (SLOW_PROMPTS where it reads prompts) was slowed by something else, since other jobs and pauses only add
+time, and does not count. Nearly all are USUAL of them, not the median: steps take longer as contexts grow. Of a server
+a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of its counts, and a step takes
+concurrency * tokens / throughput, all that the server does included.
 Shapes: R resamples and the observed sums behind them, P prompts, D depths, S batch sizes, G groups of sizes.
 """
 
@@ -33,9 +34,10 @@ MIN_STEPS = 20
 """Of a group of sizes and a depth, for a time of their own."""
 PURE = 0.5
 """Share of the steps of a group that have to read no prompt where these alone give the times."""
+USUAL = 0.95
+"""Share of a size's steps in its fastest block that nothing else has slowed."""
 SLOW, SLOW_PROMPTS = 1.25, 2.0
-"""Times the median of a size's steps in its fastest block, from which on a step was slowed by something else; prompts
-differ in length."""
+"""Times the longest of these, from which on a step was slowed by something else; prompts differ in length."""
 LOCAL = "local"
 """Kind of the backend that is this engine."""
 REQUESTS = "workload.num_requests"
@@ -194,13 +196,13 @@ def _undisturbed(parts: Sequence[DecodeRounds]) -> DecodeRounds:
     kept = np.ones(len(found.size), dtype=np.bool_)
     for reads, slow in ((False, SLOW), (True, SLOW_PROMPTS)):
         steps = [(part.seconds * part.size)[part.reads_prompts == reads] for part in parts]
-        known = [float(np.median(each)) for each in steps if len(each)]
+        known = [float(np.quantile(each, USUAL)) for each in steps if len(each)]
         limit_s = SLOW_PROMPTS * min(known) if known else np.inf
         # from the largest size on: a smaller one with few steps takes no longer than the next
         for size in np.unique(found.size[found.reads_prompts == reads])[::-1]:
             of_size = [part.seconds[(part.size == size) & (part.reads_prompts == reads)] * size for part in parts]
-            medians = [float(np.median(each)) for each in of_size if len(each) >= size * MIN_STEPS / len(parts)]
-            limit_s = min([limit_s, *(slow * median for median in medians)])
+            usual = [float(np.quantile(each, USUAL)) for each in of_size if len(each) >= size * MIN_STEPS / len(parts)]
+            limit_s = min([limit_s, *(slow * longest for longest in usual)])
             here = (found.size == size) & (found.reads_prompts == reads)
             kept &= ~here | (found.seconds * size <= limit_s)
     return found.where(kept)

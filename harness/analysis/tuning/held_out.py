@@ -25,8 +25,14 @@ from harness.analysis.tuning.from_runs import SETTINGS
 
 WITHIN = 0.97
 """Share of the best fixed depth's speed that a schedule has to reach at each load."""
+NO_DRAFTS = "0"
+"""A schedule of plain decoding at every batch size, whose cell is the baseline."""
 Key = tuple[int, str]
 """Block and session."""
+PAIR = ("target", "drafter", "verification")
+"""Sections in which cells of one schedule do not differ; nor do they in the temperature."""
+SELECTION = ("held_out", "num_prompts", "num_requests", "request_rate", "request_rates", "shuffle", "num_turns")
+"""Settings of the workload that leave its prompts what they are."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,13 @@ def held_out_of(cells: Sequence[CellResult], depth: str) -> list[HeldOut]:
             families.setdefault(key, []).append(cell)
     found = []
     for line in families.values():
-        scheduled = next((cell for cell in line if _depth_of(cell) == depth), None)
-        if scheduled is None:
+        plain = [cell.baseline for cell in line if cell.baseline is not None and not cell.baseline.record.has_failed][
+            :1
+        ]
+        named = plain if depth == NO_DRAFTS else [cell for cell in line if _depth_of(cell) == depth]
+        if not named:
             continue
-        plain = (
-            [scheduled.baseline] if scheduled.baseline is not None and not scheduled.baseline.record.has_failed else []
-        )
+        scheduled = named[0]
         fixed = [*plain, *sorted((cell for cell in line if fixed_depth(cell) is not None), key=_rank)]
         if fixed:
             found.append(HeldOut(scheduled, tuple(fixed)))
@@ -128,6 +135,40 @@ def held_out_of(cells: Sequence[CellResult], depth: str) -> list[HeldOut]:
         if not each.num_repeats:
             raise ValueError("expected blocks that the schedule and the fixed depths played in one session, found none")
     return found
+
+
+def check_apart(measured: Sequence[CellResult], loads: Sequence[HeldOut]) -> None:
+    """Raise ValueError where a load is of another pair than a schedule was tuned for, or of prompts it was tuned on.
+
+    Args:
+        measured: the cells with a drafter that the schedule is from.
+        loads: those that it is checked at.
+    """
+    first = next(cell for cell in measured if not cell.is_baseline)
+    for load in loads:
+        cell = next(cell for cell in (load.scheduled, *load.fixed) if not cell.is_baseline)
+        other = [name for name in PAIR if cell.record.config[name] != first.record.config[name]]
+        other += ["temperature"] if cell["temperature"] != first["temperature"] else []
+        if other:
+            raise ValueError(
+                f"--check: expected a run of the pair that was tuned, found another {' and '.join(other)} in it"
+            )
+        if _source(cell) != _source(first):
+            # other files, whose prompts have ids of their own
+            continue
+        tuned_on = {request.prompt_id for each in measured for request in each.record.requests}
+        both = tuned_on & {request.prompt_id for request in cell.record.requests}
+        if both:
+            raise ValueError(
+                f"--check: expected prompts that the schedule was not tuned on, found {len(both)} of them in both, "
+                f"such as {min(both)}; run experiment=tune_check with workload.held_out, the number of prompts of the "
+                "run that was tuned"
+            )
+
+
+def _source(cell: CellResult) -> dict[str, object]:
+    """Settings that say which prompts there are."""
+    return {name: value for name, value in cell.record.config["workload"].items() if name not in SELECTION}
 
 
 def _rank(cell: CellResult) -> int:

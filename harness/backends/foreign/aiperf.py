@@ -165,17 +165,23 @@ class AiperfServerMetrics(ForeignFormat):
         from harness.backends.server.counters import POSITIONS, Counters
 
         (found,) = content.objects[:1]
+        page = _page_of(found)
+        if page is None:
+            raise ValueError("expected counters of drafts, found none")
+        models: set[str] = set()
         values: dict[tuple[str, int | None], float] = {}
         for name, item in found["metrics"].items():
             for series in item.get("series") or () if item.get("type") == "counter" else ():
                 labels, stats = series.get("labels") or {}, series.get("stats") or {}
+                models |= {labels["model_name"]} if name.startswith(page.prefix) and "model_name" in labels else set()
                 place = next((int(labels[label]) for label in POSITIONS if label in labels), None)
                 # families are named without the end that their samples have
                 key = f"{name.removesuffix(TOTAL)}{TOTAL}", place
                 values[key] = values.get(key, 0.0) + float(stats.get("total") or 0.0)
-        page = _page_of(found)
-        if page is None:
-            raise ValueError("expected counters of drafts, found none")
+        if len(models) > 1:
+            raise ValueError(
+                f"expected counters of one model, found those of {', '.join(sorted(models))}: keep the series of one"
+            )
         return (page.of_counters(Counters(values), asked),)
 
 

@@ -71,7 +71,7 @@ class EagleAnswers(ForeignFormat):
                 rates = [sums[f"{ACCEPTED}_{i}"].total / sums[f"{REACHED}_{i}"].total for i in range(1, place + 2)]
                 how = "product of the conditional rates up to the position, as every draft goes on to it"
                 metrics[f"acceptance_rate_per_pos_{place + 1}"] = Given((prod(rates),), how)
-        notes = ("no draft token was accepted anywhere: this is a baseline's file",) if not any(kept) else ()
+        notes = ("no draft token was accepted anywhere: as in a baseline's file",) if not any(kept) else ()
         told = (
             Told(
                 "sum of new_tokens / sum of idxs",

@@ -193,10 +193,9 @@ def counts_by_prompt(cell: CellResult) -> dict[str, DraftCounts]:
 
 
 def _compared(protocol: Protocol, cells: Sequence[CellResult], known: Sequence[Reference]) -> Iterator[Compared]:
-    depth = protocol.cell.drafting.num_speculative_tokens
     for item in known:
         differences = {}
-        if item.compares(protocol.prompts, depth):
+        if item.compares(protocol):
             for cell in cells:
                 theirs, temperature = item.counts(float(cell["temperature"])), float(cell["temperature"])
                 if theirs:

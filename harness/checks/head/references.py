@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from harness.checks.head.protocol import Protocol
 from harness.config.cell import CellConfig
 from harness.config.schema import SettingsError, did_you_mean
 from harness.records.counts import DraftCounts
@@ -62,9 +63,15 @@ class Reference:
         """Of positions 1, 2, .. as they are stated; empty where nothing is."""
         return list(_at(self.fields.get("rates", {}), temperature) or ())
 
-    def compares(self, prompts: str, depth: int) -> bool:
+    def compares(self, protocol: Protocol) -> bool:
         """Whether its numbers are of the same work."""
-        return self.is_own and self.fields["prompts"] == prompts and self.fields["num_speculative_tokens"] == depth
+        cell = protocol.cell
+        same = {
+            "prompts": protocol.prompts,
+            "num_speculative_tokens": cell.drafting.num_speculative_tokens,
+            "thinking": cell.workload.thinking,
+        }
+        return self.is_own and protocol.is_standard and all(self.fields[name] == value for name, value in same.items())
 
 
 def _at(values: Mapping[float, Any], temperature: float) -> Any:

@@ -76,7 +76,7 @@ def _compared_line(item: Compared) -> str:
         return f"acceptance length beside {reference.name} ({reference.fields['engine']}): {', '.join(texts)}"
     fields = reference.fields
     if reference.is_own:
-        return f"{reference.name} does not compare: it is of other prompts or another K"
+        return f"{reference.name} does not compare: it is of other prompts, another length, thinking or K"
     stated = "; ".join(
         f"T = {float(temperature):g}: {', '.join(f'{100 * rate:.1f}' for rate in rates)} %"
         for temperature, rates in fields["rates"].items()
