@@ -151,6 +151,25 @@ def test_shifted_positions_are_named(pair):
     assert named(pair, "eagle", None, states)[:1] == ["states one place earlier"]
 
 
+def test_an_untrained_head_is_not_said_to_be_shifted_for_sure(pair, tmp_path):
+    """It passes the target's states on, of which the next one tells the next token. Would catch a fault that is named
+    as if nothing else could look like it."""
+
+    def passes_states_on(weights):
+        half = len(weights["fc.weight"])
+        weights["fc.weight"] = torch.cat([torch.zeros(half, half), torch.eye(half)], dim=1).to(torch.bfloat16)
+        for name in weights:
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weights[name].zero_()
+
+    folder = with_weights(copied("eagle", tmp_path), passes_states_on)
+    config, target = drafter_of("eagle", path=str(folder)), pair.states.target
+    loaded = load_head(config, target)
+    forced = Forced(replace(pair.cell, drafter=config), pair.record, pair.states)
+    found = better(list(try_variants(Trial(config, target, loaded.head, loaded.folder), forced)))
+    assert [item.name for item in found] == ["states one place earlier"] and "learned little" in found[0].fault
+
+
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp", "peagle"])
 def test_nothing_is_named_of_sound_heads(pair, kind):
     """Would catch an alternative that is better by chance, or because it sees tokens to come."""
