@@ -24,6 +24,7 @@ from harness.engine.runner import STEPS_UNDER_WAY, Launched, Results
 from harness.engine.slots import DECODES, StepInputs
 from harness.engine.step import Step, StepOutput
 from harness.engine.step_plan import PrefillRoom, StepPlan
+from harness.models.rank_died import RankDiedError
 
 MAX_PREFILL_TOKENS = 2048
 """Prompt tokens of a step: about as many as keep the GPU's arithmetic busy for as long as reading the weights takes
@@ -208,7 +209,7 @@ class GraphRunner:
                 torch.cuda.graph(graph, pool=self._pool, capture_error_mode=self.step.target.capture_error_mode),
             ):
                 output = self._run(given)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, RankDiedError):
             raise
         except RuntimeError as error:
             # it ran once without a graph

@@ -15,7 +15,7 @@ from harness.config.models import Layers, TargetConfig
 from harness.config.sections import DecodingConfig, MeasurementConfig
 from harness.config.workload import WorkloadConfig
 from harness.models.general.ranks import Ranks
-from harness.models.general.sharded_target import OtherRank
+from harness.models.general.sharded_target import OtherRank, load_together
 from harness.models.rank_died import RankDiedError
 from harness.models.target import load_target
 from harness.runner.supervisor import Supervisor
@@ -23,6 +23,7 @@ from kernels.contract import VerificationMethod
 from kernels.verification import Verification
 from tests.runner.test_failing_cells import records_of
 from tests.runner.test_sweep import plan
+from tests.support.any_models import NO_TOKENIZER, save_tiny, tiny_model
 from tests.support.dying_ranks import NOTED_IN, OnDyingRanks
 from tests.support.supervised_runs import Counting
 
@@ -40,6 +41,31 @@ def test_a_rank_that_fails_says_why_and_leaves_no_process(tmp_path):
     assert own._watch.has_died.wait(END_S)
     with pytest.raises(RankDiedError, match=r"rank 1 of 0 to 1 \(backend.tensor_parallel\) failed: .*nothing"):
         own.check()
+    own.close()
+    assert not is_running(pid)
+
+
+def test_an_error_of_rank_0_alone_is_told_instead_of_waited_for(tmp_path):
+    """Would catch a forward that waits half an hour for ranks which are still in the one that failed here."""
+    own = Ranks(NUM_RANKS, "cpu", OtherRank)
+    pid = own._watch.processes[0].pid
+    given = {"tokenizer": NO_TOKENIZER, "layers": Layers.transformers}
+    target = load_together(own, partial(load_target, save_tiny(tiny_model("llama"), tmp_path), **given))
+    zero = torch.zeros(1, 1, dtype=torch.int64)
+    view = target.new_cache(1, 4).view(slice(0, 1), zero, 4)
+
+    def fails(*_):
+        raise torch.OutOfMemoryError("no memory")
+
+    hook = target.network.layers[1].register_forward_pre_hook(fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        target.forward(zero, zero, view)
+    hook.remove()
+    told = "rank 0 failed in what all ranks compute: OutOfMemoryError: no memory"
+    with pytest.raises(RankDiedError, match=told):
+        target.check_others()
+    with pytest.raises(RankDiedError, match=told):
+        target.forward(zero, zero, view)
     own.close()
     assert not is_running(pid)
 

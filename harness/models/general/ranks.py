@@ -6,7 +6,9 @@ through a pipe, its tensors follow by broadcast, and then all ranks run the same
 such as draws, time and limits, is known to rank 0 alone.
 
 A rank ends when rank 0 has gone, since the pipe between them closes. If another rank ends, a thread of rank 0 notes it
-and aborts the collectives that wait for it, and the next thing that rank 0 asks for raises RankDiedError.
+and aborts the collectives that wait for it, and the next thing that rank 0 asks for raises RankDiedError. So it does
+after an error of rank 0 alone in what all ranks compute, such as too little memory: the others are still in the middle
+of that.
 """
 
 from __future__ import annotations
@@ -143,7 +145,8 @@ class Ranks:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around the operation that all ranks run: a collective that fails since a rank died says so."""
+        """Around the operation that all ranks run: a collective that fails since a rank died says so, and any other
+        error is the last of what they run together."""
         with self._told():
             yield
 
@@ -152,7 +155,7 @@ class Ranks:
         weakref.finalize(owner, self._dropped.append, (kind, number)).atexit = False
 
     def check(self) -> None:
-        """Raise RankDiedError if a rank has ended."""
+        """Raise RankDiedError if a rank has ended, or rank 0 has left the others behind."""
         if self._watch.died is not None:
             self._watch.is_told.set()
             raise RankDiedError(self._watch.died)
@@ -163,10 +166,12 @@ class Ranks:
             yield
         except RankDiedError:
             raise
-        except (RuntimeError, OSError) as error:
-            if self._watch.has_died.wait(NOTED_S if _is_of_peers(error) else 0):
+        except Exception as error:
+            may_be_told = isinstance(error, (RuntimeError, OSError))
+            if may_be_told and self._watch.has_died.wait(NOTED_S if _is_of_peers(error) else 0):
                 self._watch.is_told.set()
                 raise RankDiedError(self._watch.died) from error
+            self._watch.leave_behind(error)
             raise
 
 
@@ -183,7 +188,7 @@ class Watch:
     def __init__(self, processes: Sequence[BaseProcess], connections: Sequence[Connection], device_type: str) -> None:
         self.processes, self.connections = processes, connections
         self.died: str | None = None
-        """Why a rank has ended, in words."""
+        """Why a rank has ended, or why the others are left behind, in words."""
         self.has_died = threading.Event()
         self.is_told = threading.Event()
         """Whether rank 0 knows it."""
@@ -204,6 +209,11 @@ class Watch:
                             continue
                 if self.processes[index].sentinel in ready:
                     raise RankDiedError(self._told(index))
+
+    def leave_behind(self, error: Exception) -> None:
+        """Note that rank 0 failed in what all compute, so that the others wait for it there."""
+        if self.died is None:
+            self.died = f"rank 0 failed in what all ranks compute: {type(error).__name__}: {error}"
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True, name="ranks").start()
