@@ -11,7 +11,7 @@ run` has them.
 examples:
   rejection-lab train-head target.path=FOLDER kind=eagle3 minutes=20 out=build/head backend.dtype=bfloat16
   rejection-lab train-head minutes=1 generate_minutes=0.5 length=128 rows_at_once=64 batch_rows=4 draft_vocab_size=1024
-  rejection-lab run target.path=FOLDER drafter=eagle3 drafter.path=build/head
+  rejection-lab run target.path=FOLDER drafter=eagle3 drafter.path=build/head/head
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from harness.config.schema import SettingsError, all_settings, did_you_mean, gro
 from harness.training.settings import HeadTraining
 
 if TYPE_CHECKING:
+    from harness.config.models import TargetConfig
     from harness.models.target import TargetModel
     from harness.training.sampler import Segments
 
@@ -85,7 +86,8 @@ def _run(options: argparse.Namespace) -> int:
     if device.type == "cuda" and settings.processes > num_devices:
         raise SettingsError(f"processes: expected at most {num_devices}, the GPUs here, found {settings.processes}")
     Path(settings.out).mkdir(parents=True, exist_ok=True)
-    work = HeadRun(settings, cell.seed, partial(load, cell), partial(segments, cell, settings), time.monotonic())
+    loads, given = partial(load, cell), partial(segments, cell, settings)
+    work = HeadRun(settings, cell.seed, loads, given, time.monotonic(), named(cell.target))
     run_together(settings.processes, work)
     return SUCCESS
 
@@ -109,6 +111,14 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
         if item.is_sweep:
             raise SettingsError(f"{key}: expected one value, found {len(item.values)}; a run trains one head")
     return compose_plan([*overrides, "drafter=none"]).cells[0]
+
+
+def named(target: TargetConfig) -> dict[str, str | None]:
+    """What names a target, wherever the command is called from."""
+    path = target.path
+    if path is not None and Path(path).expanduser().exists():
+        path = str(Path(path).expanduser().resolve())
+    return {"path": path, "revision": target.revision, "weights": target.weights.value, "shape": target.shape}
 
 
 def load(cell: CellConfig, writes_text: bool) -> TargetModel:

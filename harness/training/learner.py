@@ -121,7 +121,9 @@ class Learner:
         counted: tokens whose prediction is learnt; a chain counts by the first token that it predicts. None is all.
         """
         terms, distance = self.terms(token_ids)
-        weight = None if counted is None else counted[:, 2 : 2 + self.drafter.num_pairs].float()
+        size = self.drafter.num_pairs
+        # of one step the last pair may predict what lies behind the row
+        weight = None if counted is None else functional.pad(counted.float(), (0, 1))[:, 2 : 2 + size]
 
         def mean(values: Tensor) -> Tensor:
             return values.mean() if weight is None else (values * weight).sum() / weight.sum().clamp(min=1)

@@ -1,7 +1,8 @@
 """A training run of a head for any target: text, draft vocabulary, steps, checkpoints, the head.
 
-The folder of a run holds rows/ (what the target wrote), checkpoint.pt (weights, optimizer, how far the run is) and
-head/ (in the layout of speculators, which the harness loads). A run that ends early goes on from the last of each.
+The folder of a run holds target.json (whose text it is), rows/ (what the target wrote), checkpoint.pt (weights,
+optimizer, how far the run is) and head/ (in the layout of speculators, which the harness loads). A run that ends early
+goes on from the last of each.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from harness.training.settings import HeadTraining
 from harness.training.steps import Batch, Done, steps, warm_up
 from harness.training.unrolled import HeadChain
 
-CHECKPOINT, HEAD, LOG, ROWS = "checkpoint.pt", "head", "log.jsonl", "rows"
+CHECKPOINT, HEAD, LOG, ROWS, TARGET = "checkpoint.pt", "head", "log.jsonl", "rows", "target.json"
 FIXED = ("kind", "length", "num_unrolled", "draft_vocab_size", "intermediate_size", "temperatures")
 """Settings that a run keeps when it goes on."""
 _EXAMPLE_CHARACTERS = 1500
@@ -52,6 +53,8 @@ class HeadRun:
     segments: Callable[[TargetModel], Segments]
     began: float
     """Of the run, by time.monotonic()."""
+    target: dict[str, str | None]
+    """What names the target; a folder has the text of one."""
 
     def __call__(self, ranks: Ranks) -> None:
         self.write_text(ranks)
@@ -66,7 +69,12 @@ class HeadRun:
         return ranks.agree(float(over)) > 0
 
     def write_text(self, ranks: Ranks) -> None:
-        """Let the target write rows until there are enough tokens, or no time is left for more."""
+        """Let the target write rows until there are enough tokens, or no time is left for more.
+
+        Raises:
+            ValueError: the folder is of another target.
+        """
+        check_target(Path(self.settings.out), self.target)
         settings, files = self.settings, RowFiles(Path(self.settings.out) / ROWS)
         at_once = settings.rows_at_once * settings.length
         numbers = files.numbers
@@ -121,6 +129,7 @@ class Trainer:
         saved = load_checkpoint(self.folder, settings)
         rows = RowFiles(self.folder / ROWS).read()
         self._check(rows)
+        self.num_repeated = self._repeated(rows)
         self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
         if saved is None:
             held = settings.num_heldout
@@ -149,6 +158,18 @@ class Trainer:
         self._tokens = torch.from_numpy(rows.tokens).to(device)
         self._is_answer = torch.from_numpy(rows.is_answer).to(device)
         self._temperature = torch.from_numpy(rows.temperature)
+
+    def _repeated(self, rows: Rows) -> int:
+        """Rows held out that are learnt too, which is told: at temperature 0 a prompt has one answer."""
+        held = self.settings.num_heldout
+        learnt = {row.tobytes() for row in rows.tokens[held:]}
+        found = sum(row.tobytes() in learnt for row in rows.tokens[:held])
+        if found:
+            self._tell(
+                f"note: {found} of {held} rows held out are learnt too, token for token, so that acceptance on them is "
+                "not that of other text; give more prompts (workload.path)"
+            )
+        return found
 
     def _check(self, rows: Rows) -> None:
         settings, found = self.settings, rows.tokens.shape
@@ -225,7 +246,8 @@ class Trainer:
         words = [f"{name} {values['acceptance_length']:.2f}" for name, values in measured.items()]
         told = "" if loss is None else f", loss {loss:.3f}, {rate:,.0f} tokens/s"
         self._tell(f"step {index}, {fraction:.1%}{told}; acceptance length on rows held out: {', '.join(words)}")
-        line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate), **measured}
+        line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate)}
+        line |= {"held_out_but_learnt": self.num_repeated, **measured}
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -292,6 +314,27 @@ def write_head(head: Eagle3Head, folder: Path) -> None:
         path.chmod(0o644)
         path.replace(folder / path.name)
     unfinished.rmdir()
+
+
+def check_target(folder: Path, target: dict[str, str | None]) -> None:
+    """Note whose text a folder holds; every process of a run notes the same.
+
+    Raises:
+        ValueError: it is that of another target.
+    """
+    path = folder / TARGET
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{TARGET}.{os.getpid()}"
+        unfinished.write_text(json.dumps(target), encoding="utf-8")
+        unfinished.replace(path)
+    before = json.loads(path.read_text(encoding="utf-8"))
+    differing = [name for name in target if before.get(name) != target[name]]
+    if differing:
+        told = ", ".join(f"target.{name}={before.get(name) or 'null'}" for name in differing)
+        raise ValueError(
+            f"{path}: expected the target that this run began with, {told}; or choose another folder (out)"
+        )
 
 
 def fixed(settings: HeadTraining) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from functools import partial
@@ -46,7 +47,8 @@ def head_run(folder: Path, began: float | None = None, **changes: Any) -> HeadRu
     sizes = {"length": 32, "rows_at_once": 24, "batch_rows": 4, "num_unrolled": 3, "draft_vocab_size": 24}
     text = {"tokens": 2 * 24 * 32, "temperatures": (0.0, 1.0), "log_seconds": 1e9}
     settings = HeadTraining(**sizes | text | {"out": str(folder), "steps": 8, "learning_rate": 1e-2} | changes)
-    return HeadRun(settings, 3, general_target, prompts, time.monotonic() if began is None else began)
+    began = time.monotonic() if began is None else began
+    return HeadRun(settings, 3, general_target, prompts, began, {"path": "tiny"})
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +111,27 @@ def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None
 def test_a_run_refuses_other_settings_than_it_began_with(trained: Path) -> None:
     with pytest.raises(ValueError, match="began with, draft_vocab_size=24"):
         head_run(trained, draft_vocab_size=12)(Ranks(0, 1))
+
+
+def test_a_run_refuses_the_text_of_another_target(tmp_path: Path) -> None:
+    """Would catch a head that is trained on what another target wrote."""
+    head_run(tmp_path).write_text(Ranks(0, 1))
+    other = dataclasses.replace(head_run(tmp_path), target={"path": "other"})
+    with pytest.raises(ValueError, match=r"expected the target that this run began with, target\.path=tiny"):
+        other(Ranks(0, 1))
+
+
+def test_rows_held_out_that_are_learnt_too_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three prompts, at temperature 0: each has one answer, which is learnt and held out."""
+    head_run(tmp_path, steps=1)(Ranks(0, 1))
+    assert "note: 8 of 16 rows held out are learnt too" in capsys.readouterr().out
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["held_out_but_learnt"] == 8
+
+
+def test_one_step_is_learnt_where_the_last_pair_predicts_what_lies_behind_the_row(tmp_path: Path) -> None:
+    """Would catch pairs that have no weight."""
+    head_run(tmp_path, length=33, num_unrolled=1, steps=1)(Ranks(0, 1))
+    assert (tmp_path / "head" / "config.json").is_file()
 
 
 def test_too_little_text_is_refused_before_training(tmp_path: Path) -> None:
