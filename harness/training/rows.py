@@ -39,9 +39,21 @@ class RowFiles:
         """Those that are there, ascending."""
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob(_PATTERN))
 
+    @property
+    def num_rows(self) -> int:
+        """Of all files; runs may have written files of other sizes."""
+        total = 0
+        for number in self.numbers:
+            with np.load(self._path(number)) as file:
+                total += len(file["temperature"])
+        return total
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"rows-{number:05d}.npz"
+
     def write(self, number: int, rows: Rows) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"rows-{number:05d}.npz"
+        path = self._path(number)
         unfinished = self.folder / f".{path.name}.{os.getpid()}"
         with unfinished.open("wb") as file:
             np.savez(file, **rows._asdict())
@@ -51,7 +63,7 @@ class RowFiles:
         """All rows, in the order of their files."""
         parts = []
         for number in self.numbers:
-            with np.load(self.folder / f"rows-{number:05d}.npz") as file:
+            with np.load(self._path(number)) as file:
                 parts.append(Rows(*(file[name] for name in Rows._fields)))
         return Rows(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 

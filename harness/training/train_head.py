@@ -34,8 +34,8 @@ from harness.training.steps import Batch, Done, steps, warm_up
 from harness.training.unrolled import HeadChain
 
 CHECKPOINT, HEAD, LOG, ROWS, TARGET = "checkpoint.pt", "head", "log.jsonl", "rows", "target.json"
-FIXED = ("kind", "length", "num_unrolled", "draft_vocab_size", "intermediate_size", "temperatures")
-"""Settings that a run keeps when it goes on."""
+FIXED = ("kind", "length", "num_unrolled", "draft_vocab_size", "intermediate_size", "temperatures", "batch_rows")
+"""Settings that a run keeps when it goes on; by the last two rows are held out."""
 _EXAMPLE_CHARACTERS = 1500
 
 
@@ -79,8 +79,11 @@ class HeadRun:
         at_once = settings.rows_at_once * settings.length
         numbers = files.numbers
         # the first process looks before it writes, another one may look later
-        num_files, first = int(ranks.agree(len(numbers))), int(ranks.agree(1 + max(numbers, default=-1)))
-        if num_files * at_once >= settings.tokens:
+        found, first = (
+            int(ranks.agree(files.num_rows * settings.length)),
+            int(ranks.agree(1 + max(numbers, default=-1))),
+        )
+        if found >= settings.tokens:
             return
         target = self.load(True)
         for note in target.fallbacks if ranks.is_first else ():
@@ -90,7 +93,7 @@ class HeadRun:
         sampler = Sampler(target, segments, target.eos_token_ids, num_rows=rows, length=settings.length)
         temperature = torch.tensor(settings.temperatures, device=target.device).repeat(rows)[:rows]
         began = time.monotonic()
-        for turn in range(-(-(settings.tokens - num_files * at_once) // (at_once * ranks.number))):
+        for turn in range(-(-(settings.tokens - found) // (at_once * ranks.number))):
             seconds = (time.monotonic() - began) / max(1, turn)
             late = turn > 0 and time.monotonic() - began + seconds > 60 * settings.generate_minutes
             if ranks.agree(float(late)) > 0 or self._is_over(ranks, seconds if turn else 0.0):
@@ -107,7 +110,7 @@ class HeadRun:
             if ranks.is_first:
                 done = (turn + 1) * ranks.number * at_once
                 share = sampled.is_answer.float().mean().item()
-                total, rate = num_files * at_once + done, done / (time.monotonic() - began)
+                total, rate = found + done, done / (time.monotonic() - began)
                 print(f"text: {total:,} tokens, {rate:,.0f} a second, {share:.0%} of answers", flush=True)
                 if turn == 0:
                     example = target.tokenizer.decode(sampled.tokens[-1].tolist())
@@ -362,8 +365,8 @@ def load_checkpoint(folder: Path, settings: HeadTraining) -> dict[str, Any] | No
         return None
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     before, now = content["settings"], fixed(settings)
-    differing = [name for name in FIXED if before[name] != now[name]]
+    differing = [name for name in FIXED if before.get(name) != now[name]]
     if differing:
-        told = ", ".join(f"{name}={before[name]}" for name in differing)
+        told = ", ".join(f"{name}={before.get(name)}" for name in differing)
         raise ValueError(f"{path}: expected what this run began with, {told}; or choose another folder (out)")
     return content

@@ -108,9 +108,19 @@ def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None
     assert files.numbers == [0, 1]
 
 
-def test_a_run_refuses_other_settings_than_it_began_with(trained: Path) -> None:
-    with pytest.raises(ValueError, match="began with, draft_vocab_size=24"):
-        head_run(trained, draft_vocab_size=12)(Ranks(0, 1))
+def test_text_is_counted_by_its_rows(tmp_path: Path) -> None:
+    """Would catch files of few rows at once that are taken for as much text as those of many."""
+    alone, files = Ranks(0, 1), RowFiles(tmp_path / "rows")
+    head_run(tmp_path, rows_at_once=6, tokens=6 * 32).write_text(alone)
+    head_run(tmp_path, rows_at_once=24, tokens=24 * 32).write_text(alone)
+    assert files.numbers == [0, 1] and files.num_rows == 30 and files.read().tokens.shape == (30, 32)
+
+
+@pytest.mark.parametrize(("name", "value", "began_with"), [("draft_vocab_size", 12, "24"), ("batch_rows", 6, "4")])
+def test_a_run_refuses_other_settings_than_it_began_with(trained: Path, name: str, value: int, began_with: str) -> None:
+    """With more rows of a step, rows that were learnt would be held out."""
+    with pytest.raises(ValueError, match=f"began with, {name}={began_with}"):
+        head_run(trained, **{name: value})(Ranks(0, 1))
 
 
 def test_a_run_refuses_the_text_of_another_target(tmp_path: Path) -> None:
