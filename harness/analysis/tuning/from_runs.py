@@ -3,11 +3,11 @@
 Cells of a family differ in depth and concurrency alone. Where rounds are known, each belongs to a step with a number of
 decoding requests, of which the times of steps are means: by groups of sizes up to a power of two, over the steps that
 read no prompt where these are PURE of the group's or more at each depth, else over all. A prompt costs the same at
-every depth, and so does not move the best. A step that takes SLOW times as long as nearly all of its size do in the
-fastest block (SLOW_PROMPTS where it reads prompts) was slowed by something else, since other jobs and pauses only add
-time, and does not count. Nearly all are USUAL of them, not the median: steps take longer as contexts grow. Of a server
-a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of its counts, and a step takes
-concurrency * tokens / throughput, all that the server does included.
+every depth above 0; a drafter reads it too, which plain decoding saves and these times leave out. A step that takes
+SLOW times as long as nearly all of its size do in the fastest block (SLOW_PROMPTS where it reads prompts) was slowed by
+something else, since other jobs and pauses only add time, and does not count. Nearly all are USUAL of them, not the
+median: steps take longer as contexts grow. Of a server a cell stands for its concurrency: tokens of a round are 1 +
+accepted / drafts of its counts, and a step takes concurrency * tokens / throughput, all that the server does included.
 Shapes: R resamples and the observed sums behind them, P prompts, D depths, S batch sizes, G groups of sizes.
 """
 
