@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.checks.profiling.cells import CellProfile, Profiled
+from harness.checks.profiling.cells import CellProfile, Profiled, profile_cells
 from harness.checks.profiling.profile import Phases, RoundProfile
 from harness.checks.profiling.report import HEADER, RoundResults, document, line, to_json
 from harness.checks.profiling.roofline import PARTS, RoundCost
 from harness.checks.timing.measured import Machine, Timing
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import DrafterKind, drafter_of
 from harness.models.cost import Cost
@@ -113,3 +114,10 @@ def test_a_round_faster_than_its_step_has_no_time_of_the_host(measured):
     """The running engine finds in the L2 what the timed step does not; that is no time of the host."""
     profile = replace(measured.found.profile, round=timing(4600.0))
     assert (profile.host_us, profile.host_share) == (0.0, 0.0)
+
+
+def test_a_cell_of_several_ranks_is_refused_also_where_an_experiment_asks_for_it():
+    """Would catch graphs of this rank alone, whose sums wait for ranks that run nothing."""
+    cell = CellConfig(backend=Local(device="cpu", tensor_parallel=2))
+    with pytest.raises(ValueError, match="rejection-lab bench-ranks times whole rounds"):
+        next(profile_cells([cell], 8, 2))

@@ -79,8 +79,16 @@ def profile_cells(cells: Sequence[CellConfig], length: int, num_repeats: int) ->
         num_repeats: of each timed piece, 2 or more.
 
     Raises:
-        ValueError: prompts cannot be read, a model does not fit, or the length does not fit a target.
+        ValueError: prompts cannot be read, a model does not fit, the length does not fit a target, or several ranks
+            compute it.
     """
+    for cell in cells:
+        if cell.local.tensor_parallel > 1:
+            # an experiment may say so; the graphs of pieces would be of this rank alone
+            raise ValueError(
+                "backend.tensor_parallel: expected 1, since pieces of a round are timed on one rank, found "
+                f"{cell.local.tensor_parallel}; rejection-lab bench-ranks times whole rounds"
+            )
     asked = [for_profile(cell, length, num_repeats) for cell in cells]
     played = [conversations(load_prompts(each.workload, each.seed), each.workload, each.seed) for each in asked]
     store = ModelStore()
