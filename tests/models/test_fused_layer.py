@@ -211,6 +211,24 @@ def with_an_adapter() -> tuple[Any, Any]:
     return layer, rotary
 
 
+def with_a_norm_behind_the_mlp() -> tuple[Any, Any]:
+    layer, rotary = layer_and_rotary()
+    layer.post_feedforward_layernorm = nn.RMSNorm(24)
+    return layer, rotary
+
+
+def with_scaled_residuals() -> tuple[Any, Any]:
+    layer, rotary = layer_and_rotary()
+    layer.residual_multiplier = 0.5
+    return layer, rotary
+
+
+def with_norms_over_all_heads() -> tuple[Any, Any]:
+    layer, rotary = layer_and_rotary("qwen3")
+    layer.self_attn.q_norm = nn.RMSNorm(48)
+    return layer, rotary
+
+
 def with_other_weights(change: Any) -> tuple[Any, Any]:
     layer, rotary = layer_and_rotary()
     return change(layer), rotary
@@ -234,6 +252,9 @@ def with_other_weights(change: Any) -> tuple[Any, Any]:
             "the angles of its RoPE (dynamic) depend on the longest sequence",
         ),
         (with_an_adapter, "a projection is no plain Linear but Adapter"),
+        (with_a_norm_behind_the_mlp, "it has post_feedforward_layernorm, which fused layers do not compute"),
+        (with_scaled_residuals, "its residuals have a scale of 0.5"),
+        (with_norms_over_all_heads, "its norms of queries are over 48 numbers, not the 8 of a head"),
         (lambda: with_other_weights(lambda layer: layer.double()), "its weights are torch.float64"),
         (lambda: with_other_weights(lambda layer: layer.requires_grad_()), "its weights are being trained"),
     ],
@@ -247,6 +268,9 @@ def with_other_weights(change: Any) -> tuple[Any, Any]:
         "partial rotary",
         "dynamic RoPE",
         "adapter",
+        "another norm",
+        "scaled residuals",
+        "norms over all heads",
         "float64",
         "training",
     ],

@@ -23,6 +23,8 @@ from harness.models.model_types import LENGTH_DEPENDENT_ROPE
 
 MAX_WIDTH = 256
 """Width of the largest heads that the kernels are compiled and checked for."""
+PARTS = frozenset({"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "hidden_norm"})
+"""Of a layer that is fused, the last of EAGLE-3; nothing would compute what a layer of another type has beside."""
 SILU = ("silu", "swish")
 """Its names in transformers."""
 
@@ -63,6 +65,11 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
         known = " or ".join(LAYER_NAMES.values())
         yield f"{kind.__module__}.{kind.__qualname__} is no {known} of ours or of transformers"
         return
+    others = sorted({name for name, _ in layer.named_children()} - PARTS)
+    if others:
+        yield f"it has {', '.join(others)}, which fused layers do not compute"
+    if getattr(layer, "residual_multiplier", 1) != 1:
+        yield f"its residuals have a scale of {layer.residual_multiplier}"
     attention, mlp = layer.self_attn, layer.mlp
     yield from _attention_obstacles(attention, rotary)
     if mlp.config.hidden_act not in SILU:
@@ -87,6 +94,8 @@ def _attention_obstacles(attention: Any, rotary: Any) -> Iterator[str]:
     if getattr(attention, "sliding_window", None) is not None:
         yield f"it attends to a sliding window of {attention.sliding_window} positions"
     width, num_turning = attention.head_dim, 2 * rotary.inv_freq.numel()
+    if hasattr(attention, "q_norm") and attention.q_norm.weight.numel() != width:
+        yield f"its norms of queries are over {attention.q_norm.weight.numel()} numbers, not the {width} of a head"
     if width < 2 or width & (width - 1) or width > MAX_WIDTH:
         yield f"the width of its heads, {width}, is no power of two up to {MAX_WIDTH}"
     if num_turning != width:
