@@ -27,6 +27,7 @@ from harness.records.acceptance_terms import DraftTerms, RequestTerms, RoundTerm
 from kernels.contract import Draft, DraftSampling, Sampling, Verification, VerificationMethod
 from kernels.reference.acceptance import AcceptanceTerms, acceptance_terms
 from kernels.reference.masses import coupled_agreement
+from kernels.verification import probe
 from tests.support.synthetic_cells import cell_record
 from tests.support.toy_markov import toy_engine, toy_requests, transitions
 
@@ -237,15 +238,14 @@ def standard_errors(accepted, estimate):
     return excess.mean() / (excess.std() / np.sqrt(len(excess)))
 
 
-DRAWN_METHODS = [method for method in REPLAYED if method is not Method.lenient]
-"""Lenient with l = 1, which these engines take, is probabilistic."""
+DRAWN_METHODS = REPLAYED
 
 
 @pytest.mark.parametrize("method", DRAWN_METHODS, ids=lambda method: method.value)
 def test_sampled_and_replayed_acceptance_agree_in_the_engine(method):
     """With the real random streams over many rounds; the recorded drafts go on after the first rejection."""
     terms, accepted = recorded(method)
-    rule = Verification(method)
+    rule = probe(method, 3)
     assert len(accepted) > 4000 and (accepted < 3).mean() > 0.3
     for estimator in estimators_of(rule):
         assert abs(standard_errors(accepted, reaching(terms, rule, estimator))) < STANDARD_ERRORS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import torch
 
@@ -31,6 +32,7 @@ from harness.config.tree import DynamicTree
 from kernels import methods
 from kernels.contract import DraftSampling, SiblingDraws, Verification, VerificationMethod
 from kernels.methods.hooks import runs_on_kernels
+from kernels.verification import probe
 
 Method = VerificationMethod
 GREEDY, SAMPLED, COUPLED = DraftSampling.greedy, DraftSampling.sampled, DraftSampling.coupled
@@ -191,7 +193,7 @@ def _case(
     method: methods.Method, sampling: DraftSampling, cached: bool, truncation: str = "none", dtype: str = "float32"
 ) -> Case:
     models, profiles = TRUNCATIONS[truncation]
-    case = Case(models, Verification(method), sampling, cached, truncation, profiles, dtype)
+    case = Case(models, probe(method, max(CONSTANT)), sampling, cached, truncation, profiles, dtype)
     return replace(case, lengths=RAGGED, padded_slots=True) if truncation == "mixed" else case
 
 
@@ -207,7 +209,7 @@ def small_cases() -> list[Case]:
     cases = [_case(*drafts, truncation, dtype)
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
-    cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, rotation, strict=True)]
+    cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, cycle(rotation), strict=False)]
     depth = depth_cases((DRAFTS[5], DRAFTS[7]))
     edited = edited_cases((DRAFTS[3], DRAFTS[7]))
     return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1] + depth + edited
