@@ -23,8 +23,8 @@ from harness.models.model_types import LENGTH_DEPENDENT_ROPE
 
 MAX_WIDTH = 256
 """Width of the largest heads that the kernels are compiled and checked for."""
-PARTS = frozenset({"self_attn", "mlp", "input_layernorm", "post_attention_layernorm", "hidden_norm"})
-"""Of a layer that is fused, the last of EAGLE-3; nothing would compute what a layer of another type has beside."""
+OTHER_NORMS = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+"""Of layers that norm elsewhere (Gemma, Olmo2); heads may have other modules beside, which they compute themselves."""
 SILU = ("silu", "swish")
 """Its names in transformers."""
 
@@ -65,9 +65,7 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
         known = " or ".join(LAYER_NAMES.values())
         yield f"{kind.__module__}.{kind.__qualname__} is no {known} of ours or of transformers"
         return
-    others = sorted({name for name, _ in layer.named_children()} - PARTS)
-    if others:
-        yield f"it has {', '.join(others)}, which fused layers do not compute"
+    yield from (f"it has {name}, which fused layers do not compute" for name in OTHER_NORMS if hasattr(layer, name))
     if getattr(layer, "residual_multiplier", 1) != 1:
         yield f"its residuals have a scale of {layer.residual_multiplier}"
     attention, mlp = layer.self_attn, layer.mlp
