@@ -44,7 +44,9 @@ def test_nothing_that_is_read_can_run_code():
     for module in SOURCES:
         for call in calls(module):
             given = {str(item.arg): ast.unparse(item.value) for item in call.keywords}
-            found[module] |= {ast.unparse(call.func)} & FORBIDDEN
+            name = ast.unparse(call.func)
+            if name != "torch.load" or given.get("weights_only") != "True":
+                found[module] |= {name} & FORBIDDEN
             found[module] |= {name for name, value in given.items() if SAFE_ARGUMENTS.get(name) == value}
     assert {module: names for module, names in found.items() if names} == CONFINED
 
