@@ -1,7 +1,7 @@
 """Find the best draft depth for each batch size, as a schedule for this engine, vLLM and SGLang.
 
 From measured acceptance and times of a round: a run with cells over depths and concurrency, of this engine or of a
-server (PATH; several are one where they differ in concurrency); or two files of somebody else's measurements
+server (PATH; several are one where they differ in concurrency); or two files of measurements of another tool
 (--acceptance, --round-times: CSV with a header or JSON, an array of objects; columns below). For each batch size the
 best depth, what the others lose beside it with an interval over prompts, and which are statistically indistinguishable.
 Writes tuned.md (.html, .tex), depth.txt, vllm.json, sglang.json.

@@ -338,7 +338,7 @@ def _is_known(reading: Reading, name: str) -> bool:
 
 
 def _reason(reading: Reading, name: str, lacking: Sequence[str]) -> str:
-    """Why a metric cannot be had: what is said of it, else of the first sum that it lacks."""
+    """Why a metric cannot be computed: the reason given for it, else that of the first sum that it lacks."""
     for each in (name, *lacking):
         stem, _, place = each.rpartition("_")
         for key in (each, *([stem] if place.isdigit() else [])):

@@ -365,7 +365,7 @@ def test_records_do_not_depend_on_whose_code_computes_the_layers(graphs):
 
 
 def test_what_states_by_position_take_is_told():
-    """Would catch a share of a cache that nobody sees."""
+    """Would catch recurrent states that take a share of the cache which no record reports."""
     target = GeneralTarget(tiny_model("qwen3_next"), None)
     cache = target.new_cache(1, 1, rewind=4)
     assert cache.ring == 6

@@ -1,4 +1,4 @@
-"""Somebody else's measurements from two files: acceptance by position, and round times by batch size and depth.
+"""Measurements of another tool, from two files: acceptance by position, and round times by batch size and depth.
 
 Each file is CSV with a header, or JSON, an array of objects with the same names.
 

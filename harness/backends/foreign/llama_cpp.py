@@ -14,7 +14,7 @@ from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, s
 from harness.backends.foreign.content import Content
 from harness.backends.foreign.counter_page import WARM_UP, CounterPage, steps_reading
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
-from harness.backends.foreign.printed import Line, drafts_of, lengths_of, position_sums
+from harness.backends.foreign.printed import SEVERAL, Line, depth_of, drafts_of, lengths_of, position_sums
 
 if TYPE_CHECKING:
     from harness.backends.server.counters import Counters
@@ -59,10 +59,7 @@ class LlamaCppLog(ForeignFormat):
             "num_draft_tokens": Given(tuple(float(line.drafted) for line in lines)),
             "num_accepted_tokens": Given(tuple(float(line.accepted) for line in lines)),
         }
-        widths = {len(line.rates) for line in lines if line.rates}
-        if len(widths) > 1:
-            raise ValueError(f"expected lines of one K, found rates of {sorted(widths)} positions")
-        depth = widths.pop() if widths else asked.depth
+        depth = depth_of(lines, asked.depth)
         if not all(line.length for line in lines):
             missing = dict.fromkeys(("num_drafts", ACCEPTED), "these lines, of an older version, print no mean length")
             return (Reading(sums, missing=missing, prompts=prompts, depth=depth),)
@@ -79,10 +76,9 @@ class LlamaCppLog(ForeignFormat):
             sums["num_drafts"] = Given(tuple(float(item.low) for item in drafts), how)
             sums |= position_sums(lines, drafts)
             return (Reading(sums, prompts=prompts, depth=depth, told=told),)
-        reason = "several numbers of drafts fit the figures that the log prints rounded"
         macro = Given(told[0].values, "mean of the lengths that the lines print with two decimals")
         metrics = {"mean_acceptance_length": lengths_of(lines, drafts), "mean_acceptance_length_macro": macro}
-        missing = dict.fromkeys(("num_drafts", ACCEPTED), reason)
+        missing = dict.fromkeys(("num_drafts", ACCEPTED), SEVERAL)
         return (Reading(sums, metrics, missing, prompts, depth, told),)
 
 

@@ -15,6 +15,7 @@ from harness.analysis.converted import ACCEPTED, Given, joined
 SLACK = 1e-9
 FULL = "drafts = draft tokens / K, which fits every printed figure"
 ONLY = "drafts: the only number that fits every printed figure"
+SEVERAL = "several numbers of drafts fit the figures that the log prints rounded"
 RATES = "accepted at a position = printed rate * drafts"
 
 
@@ -42,6 +43,18 @@ class Drafts:
     @property
     def is_known(self) -> bool:
         return bool(self.how)
+
+
+def depth_of(lines: Iterable[Line], known: int | None) -> int | None:
+    """Tokens of a draft at most: as many as the lines print rates; where they print none, what is known already.
+
+    Raises:
+        ValueError: lines of several K.
+    """
+    widths = {len(line.rates) for line in lines if line.rates}
+    if len(widths) > 1:
+        raise ValueError(f"expected lines of one K, found rates of {sorted(widths)} positions")
+    return widths.pop() if widths else known
 
 
 def drafts_of(line: Line, depth: int | None) -> Drafts:

@@ -15,7 +15,7 @@ from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, s
 from harness.backends.foreign.content import Content, numbers_at
 from harness.backends.foreign.counter_page import WARM_UP, CounterPage, steps_reading
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
-from harness.backends.foreign.printed import Line, drafts_of, lengths_of, position_sums
+from harness.backends.foreign.printed import SEVERAL, Line, depth_of, drafts_of, lengths_of, position_sums
 
 if TYPE_CHECKING:
     from harness.backends.server.counters import Counters
@@ -67,10 +67,7 @@ class VllmLog(ForeignFormat):
             rates = tuple(re.findall(r"[\d.]+", found["rates"] or ""))
             lines.append(Line(int(found["accepted"]), int(found["drafted"]), found["length"], rates))
             told.append(float(found["length"]))
-        widths = {len(line.rates) for line in lines if line.rates}
-        if len(widths) > 1:
-            raise ValueError(f"expected lines of one K, found rates of {sorted(map(str, widths))} positions")
-        depth = widths.pop() if widths else asked.depth
+        depth = depth_of(lines, asked.depth)
         drafts = [drafts_of(line, depth) for line in lines]
         sums = {
             "num_draft_tokens": Given((float(sum(line.drafted for line in lines)),)),
@@ -84,9 +81,7 @@ class VllmLog(ForeignFormat):
             sums |= {name: Given((given.total,), given.how) for name, given in by_position.items()}
         else:
             metrics["mean_acceptance_length"] = lengths_of(lines, drafts)
-            missing = dict.fromkeys(
-                ("num_drafts", ACCEPTED), "several numbers of drafts fit the figures that the log prints rounded"
-            )
+            missing = dict.fromkeys(("num_drafts", ACCEPTED), SEVERAL)
         name = "Mean acceptance length" + (f", mean of {len(told)} lines" if len(told) > 1 else "")
         meaning = (
             "1 + accepted / drafts of a window, with two decimals; a mean of lines weighs idle windows as busy ones"
