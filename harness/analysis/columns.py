@@ -176,8 +176,8 @@ COUNTS: dict[str, Column] = {
     "shared_mass": Column(
         "fraction",
         "probability that a draft model of another tokenizer (drafter.vocabulary=shared) gave the tokens that it "
-        "shares with the target, at temperature 1 and uncut: mean over its draft rows in the cell's last session, "
-        "those of the warm-up and of cells that run on the same engine included; empty for other drafters",
+        "shares with the target, at temperature 1 and uncut: mean over its draft rows in all sessions of the cell, "
+        "those of the warm-ups and of cells that run on the same engine included; empty for other drafters",
     ),
     "aux_layers": _text(
         "layers of the target, counted from 0, whose entering states the drafter reads; empty where it reads none, and "

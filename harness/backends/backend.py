@@ -65,7 +65,9 @@ class Facts:
     drafter_positions: int = 0
     """Positions that the drafter's file names; 0 where it names none."""
     shared_mass: float | None = None
-    """See CellRecord."""
+    """See CellRecord; of the rows of this session so far."""
+    num_shared_rows: int = 0
+    """Draft rows that this is the mean of."""
     knowledge: Knowledge = Knowledge.rounds
     """How much its records say about drafts."""
     sampling_core: str | None = None

@@ -143,7 +143,7 @@ class CellRecord:
     not name them yet."""
     shared_mass: float | None = None
     """Probability that a draft model of another tokenizer gave the tokens that it shares with the target, uncut at
-    temperature 1: the mean over its draft rows in the cell's last session, those of the warm-up and of cells that run
+    temperature 1: the mean over its draft rows in all sessions of the cell, those of the warm-ups and of cells that run
     on the same engine included; None for other drafters."""
     labels: tuple[str, ...] = ()
     """Printed with every number of the cell: lossy, biased, synthetic, weights: random."""

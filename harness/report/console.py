@@ -35,7 +35,7 @@ WIDTH = 100
 """Where standard output is not a terminal."""
 NO_BREAK = "\N{NO-BREAK SPACE}"
 _INTERVAL = re.compile(r"\[[^\[\]]*\]")
-DEFINITIONS = "Brackets: 95 % intervals over prompts unless set otherwise. Definitions: tables/methods.md."
+DEFINITIONS = "Definitions: tables/methods.md."
 
 
 def print_results(results: Results, stream: IO[str] | None = None) -> None:
@@ -59,7 +59,7 @@ def print_summary(
     """
     console, screen = _console(stream), FirstScreen(tuple(cells), references or {}, distances or {})
     console.print(TITLE, style="bold", markup=False)
-    _print_lines(console, [screen.shared] if screen.shared else [], "dim")
+    _print_lines(console, [*filter(None, [screen.shared]), screen.reading], "dim")
     for answer in screen.answers:
         _print_lines(console, [answer.title], "bold cyan")
         _print_lines(console, answer.sentences, "cyan", indent="  ")

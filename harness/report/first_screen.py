@@ -29,6 +29,7 @@ from harness.report.tables.by_position import (
     shown_metrics,
 )
 from harness.report.tables.methods import DIFFERENT_DRAFTS
+from harness.report.tables.summary import counting_every_round
 from harness.report.verdicts import sentences
 
 TITLE = "Which method keeps most, and what it buys"
@@ -40,7 +41,10 @@ MAX_ROWS = 32
 """Of the tables of methods together; the first block is shown in any case."""
 BEHIND = "`tables/methods.md`"
 FIRST_POSITION = "acceptance_rate_per_pos_1"
+BRACKETS = "Brackets: {level:g} % intervals over prompts; differences are paired by prompt."
+EVERY_ROUND = "All rounds: prefills and rounds without drafts are among them."
 LEGEND = f"{DISTURBED}: the machine was disturbed while this was timed; the warnings say how."
+LOOPING = f"{LOOPS}: answers loop, which inflates this; what it is without them stands below the tables."
 ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differences of speed are the machine's."
 
 
@@ -123,14 +127,22 @@ class FirstScreen:
         """The settings that all cells have in common."""
         return shared_settings(self.cells)
 
+    @property
+    def reading(self) -> str:
+        """What brackets and marks mean, and which of two lengths is which, before the first of them."""
+        cells = [cell for cell in self.cells if not cell.record.has_failed]
+        marks = [LEGEND] if any(map(is_disturbed, cells)) else []
+        marks += [LOOPING] if any(map(is_looping, cells)) else []
+        marks += [EVERY_ROUND] if counting_every_round(cells) or any(cell.positions_vary for cell in cells) else []
+        return " ".join([BRACKETS.format(level=100 * self.cells[0].estimates.confidence), *marks])
+
     @cached_property
     def below(self) -> list[str]:
-        """What marks mean, why values are missing, and what else was measured."""
+        """Which rows are one, what loops, why values are missing, and what else was measured."""
         shown = [cell for block in self.in_full for cell in block.shown]
         cells = [cell for cell in shown if not cell.record.has_failed]
         names = [name for block in self.in_full for name in shown_metrics(block.shown) if "_per_pos_" not in name]
-        lines = [LEGEND] if any(map(is_disturbed, cells)) else []
-        lines += [ONE_ROW] if any(len(row) > 1 for block in self.in_full for row in cells_of_rows(block)) else []
+        lines = [ONE_ROW] if any(len(row) > 1 for block in self.in_full for row in cells_of_rows(block)) else []
         lines += self._loops
         lines += missing_value_notes(cells, list(dict.fromkeys([FIRST_POSITION, *names])))
         lines += [DIFFERENT_DRAFTS] if any(draws_differently(block) for block in self.in_full) else []

@@ -136,7 +136,7 @@ def _first_screen(results: Results, behind: Sequence[Section], *, with_notes: bo
     tables = screen.tables if with_notes else [replace(table, notes=()) for table in screen.tables]
     num_warnings = sum(len(section.items) for section in behind)
     told = f"Warnings: {num_warnings}, below the figures." if num_warnings else ""
-    paragraphs = tuple(filter(None, (screen.shared, told)))
+    paragraphs = tuple(filter(None, (screen.shared, screen.reading, told)))
     below = (*screen.not_answered, *screen.below)
     return [Section(TITLE, paragraphs, entries=tuple(screen.answers), tables=tuple(tables), below=below)]
 

@@ -6,7 +6,8 @@ This module knows what may be concluded from intervals and guarantees; it does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from math import isnan, nan
 
@@ -36,6 +37,39 @@ ALIKE = "statistically indistinguishable"
 LOSSLESS, SYNTHETIC = Guarantee.lossless.value, Guarantee.synthetic.value
 
 
+@dataclass(frozen=True)
+class Longest:
+    """The cells of a group that may be said to keep most: lossless ones if there are any, in falling order."""
+
+    ranked: tuple[CellResult, ...]
+    name: str
+    """Of the length that they are ranked by."""
+
+    @property
+    def best(self) -> CellResult:
+        return self.ranked[0]
+
+    @cached_property
+    def others(self) -> tuple[CellResult, ...]:
+        """Those of another law than the best."""
+        return tuple(cell for cell in self.ranked if not same_law(cell, self.best))
+
+    @cached_property
+    def ahead(self) -> list[Estimate]:
+        """What the best keeps more than each of these."""
+        return [paired_difference(other.estimates, self.best.estimates, self.name) for other in self.others]
+
+    @cached_property
+    def equal(self) -> list[CellResult]:
+        """Those of these that are statistically indistinguishable from the best."""
+        return [cell for cell, difference in zip(self.others, self.ahead, strict=True) if difference.low <= 0]
+
+    def keeps_less(self, cell: CellResult) -> bool:
+        """Whether a cell, of this group or another, is not among those that keep most."""
+        is_equal = cell is self.best or any(cell is other for other in self.equal)
+        return not is_equal and not any(cell is other and same_law(cell, self.best) for other in self.ranked)
+
+
 def sentences(block: Block, distances: Mapping[str, Estimate] | None = None) -> tuple[str, ...]:
     """Which method keeps most of the drafts and how surely, at which position, and what drafting buys.
 
@@ -46,63 +80,75 @@ def sentences(block: Block, distances: Mapping[str, Estimate] | None = None) -> 
         return ("failed." if block.first.record.has_failed else f"{_throughput(block.first)}.",)
     if block.main is None:
         return ("every cell failed.",)
-    texts = *_keeps(block, block.main, distances or {}), _of_every_depth(block), _buys(block)
+    longest = _longest(block.main)
+    kept = _keeps(block, block.main, longest, distances or {})
+    texts = *kept, _of_every_depth(block), _buys(block, longest)
     return tuple(f"{text}." for text in texts if text)
 
 
-def _keeps(block: Block, group: Group, distances: Mapping[str, Estimate]) -> list[str]:
+def _longest(group: Group) -> Longest | None:
+    """None where nothing is known of what any cell keeps, or it was set."""
+    cells = _judged(group)
+    name = length_metric(cells)
+    if name is None:
+        return None
+    known = [cell for cell in cells if _is_known(cell, name)]
+    exact = [cell for cell in known if cell["guarantee"] == LOSSLESS]
+    return Longest(tuple(sorted(exact or known, key=lambda cell: -cell.estimate(name).value)), name)
+
+
+def _judged(group: Group) -> list[CellResult]:
+    """The cells whose acceptance says something."""
+    return [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
+
+
+def _keeps(block: Block, group: Group, longest: Longest | None, distances: Mapping[str, Estimate]) -> list[str]:
     """Which of the methods that leave the target's distribution alone accepts most, and what others do."""
     at_depth = f"At {depth_text(group.first)}, " if block.has_depths else ""
-    cells = [cell for cell in group.cells if not accepts_by_random_weights(cell) and cell["guarantee"] != SYNTHETIC]
+    cells = _judged(group)
     if not cells:
         is_set = all(cell["guarantee"] == SYNTHETIC for cell in group.cells)
         return [f"acceptance {'was set, not measured' if is_set else 'says nothing here, weights are random'}"]
-    name = length_metric(cells)
-    if name is None:
+    if longest is None:
         return [f"what is kept is not known: {UNKNOWN.get(cells[0].record.knowledge, 'no draft counts as evidence')}"]
-    known = [cell for cell in cells if not isnan(cell.estimate(name).value)]
-    exact = [cell for cell in known if cell["guarantee"] == LOSSLESS]
-    ranked = sorted(exact or known, key=lambda cell: -cell.estimate(name).value)
-    best = ranked[0]
-    others = [cell for cell in ranked if not same_law(cell, best)]
-    without_guarantee = _without_guarantee(block, known, best, name, distances) if exact else ""
-    if others:
-        promise = "" if exact else f" ({best['guarantee']})"
-        return [*_lead(block, group, best, others, name, at_depth, promise), without_guarantee]
-    alike = _listed([block.names[cell.record.cell_id] for cell in sorted(ranked, key=group.cells.index)])
-    verb = "are equal by law" if len(ranked) > 1 else "keeps"
-    length = f"acceptance length {estimate_number(best, name)}"
-    return [f"{at_depth}{alike} {verb}: {_by_position(best)}{length}", without_guarantee]
+    best, name = longest.best, longest.name
+    is_exact = best["guarantee"] == LOSSLESS
+    known = [cell for cell in cells if _is_known(cell, name)]
+    without_guarantee = _without_guarantee(block, known, best, name, distances) if is_exact else ""
+    if longest.others:
+        promise = "" if is_exact else f" ({best['guarantee']})"
+        return [*_lead(block, group, longest, at_depth, promise), without_guarantee]
+    alike = _listed([block.names[cell.record.cell_id] for cell in sorted(longest.ranked, key=group.cells.index)])
+    verb = "are equal by law" if len(longest.ranked) > 1 else "keeps"
+    return [f"{at_depth}{alike} {verb}: {_by_position(best)}{_length(best, name)}", without_guarantee]
 
 
-def _lead(
-    block: Block,
-    group: Group,
-    best: CellResult,
-    others: Sequence[CellResult],
-    name: str,
-    at_depth: str,
-    promise: str,
-) -> tuple[str, str]:
-    """Which cells keep most, and where the best gains most on the reference.
-
-    Args:
-        others: of another law than the best, in falling order.
-    """
+def _lead(block: Block, group: Group, longest: Longest, at_depth: str, promise: str) -> tuple[str, str]:
+    """Which cells keep most, and where the best gains most on the reference."""
+    best, name, others = longest.best, longest.name, longest.others
     own, *names = (block.names[cell.record.cell_id] for cell in (best, *others))
-    ahead = [paired_difference(other.estimates, best.estimates, name) for other in others]
-    equal = [index for index, difference in enumerate(ahead) if difference.low <= 0]
     reference = _reference(block, group, best, others, name)
-    length = f"acceptance length {estimate_number(best, name)}"
-    if equal:
-        leaders = [own, *(names[index] for index in equal[: NAMED - 1])]
-        leaders += [f"{len(equal) - NAMED + 1} more"] if len(equal) >= NAMED else []
-        text = f"{at_depth}{_listed(leaders)}{promise} keep most and are {ALIKE}: {length} with {own}"
-        text += _on_the_same_drafts(block, [best, *(others[index] for index in equal)])
+    if longest.equal:
+        # the fastest of them first, which the sentence on speed is about
+        leaders = sorted(longest.equal, key=lambda cell: isnan(cell.speedup.value) or -cell.speedup.value)
+        shown = [own, *(block.names[cell.record.cell_id] for cell in leaders[: NAMED - 1])]
+        shown += [f"{len(leaders) - NAMED + 1} more"] if len(leaders) >= NAMED else []
+        text = f"{at_depth}{_listed(shown)}{promise} keep most and are {ALIKE}: {_length(best, name)} with {own}"
+        text += _on_the_same_drafts(block, [best, *longest.equal])
         return text, _gain(block, best, reference, name, own)
-    text = f"{at_depth}{own}{promise} keeps most: {length}, {_signed(ahead[0])} over {names[0]}"
-    text += (" (no interval)" if isnan(ahead[0].low) else "") + _on_the_same_drafts(block, [best, others[0]])
+    ahead = longest.ahead[0]
+    text = f"{at_depth}{own}{promise} keeps most: {_length(best, name)}, {_signed(ahead)} over {names[0]}"
+    text += (" (no interval)" if isnan(ahead.low) else "") + _on_the_same_drafts(block, [best, others[0]])
     return text, _gain(block, best, reference, name, "it", is_told=reference is others[0])
+
+
+def _length(cell: CellResult, name: str) -> str:
+    """An acceptance length; where rounds leave drafts out, also what all rounds bring."""
+    text = f"acceptance length {estimate_number(cell, name)}"
+    if not (counting_every_round([cell]) or cell.positions_vary) or not _is_known(cell, PER_FORWARD):
+        return text
+    every = f"{estimate_number(cell, PER_FORWARD)} tokens per target forward"
+    return f"{text} (over rounds with a full draft; over all rounds {every})"
 
 
 def _reference(block: Block, group: Group, best: CellResult, others: Sequence[CellResult], name: str) -> CellResult:
@@ -143,6 +189,8 @@ def _on_the_same_drafts(block: Block, ranked: Sequence[CellResult]) -> str:
         first, second = (block.names[cell.record.cell_id] for cell in (pair if is_ahead else reversed(pair)))
         ahead = expected if is_ahead else Estimate(-expected.value, -expected.high, -expected.low)
         shown = Number(*ahead, style="length", signed=True, decimals=EXPECTED_DECIMALS)
+        if ahead.low <= 0:
+            return f"; nor does expectation on the same drafts tell {first} from {second}: {shown}"
         return f"; on the same drafts {first} is expected to keep {shown} more than {second}"
     return ""
 
@@ -235,8 +283,8 @@ def _price(cell: CellResult, exact: CellResult, distance: Estimate | None) -> st
     return "".join(f", {part}" for part in parts)
 
 
-def _buys(block: Block) -> str:
-    """How fast the fastest cell is beside no drafts, and which cells are as fast."""
+def _buys(block: Block, longest: Longest | None) -> str:
+    """How fast the fastest cell is beside no drafts, which cells are as fast, and why what keeps most is slower."""
     by_guarantee = [
         [cell for cell in block.cells if cell["guarantee"] == guarantee and not cell.record.has_failed]
         for guarantee in (LOSSLESS, SYNTHETIC)
@@ -262,7 +310,7 @@ def _buys(block: Block) -> str:
     equal = [cell for cell in drafted if cell is not best and ranking.equals(cell)]
     equal = sorted(equal, key=lambda cell: -cell.estimate(THROUGHPUT).value)
     way = f"Fastest with drafts is {block.label(best)}: " if len(drafted) > 1 else "Speed: "
-    return f"{way}{_speed(best, _labels(block, best, equal))}{left_out}"
+    return f"{way}{_speed(best, _labels(block, best, equal))}{_why_not(block, best, longest)}{left_out}"
 
 
 def _is_one_law(block: Block, cells: Sequence[CellResult]) -> bool:
@@ -297,6 +345,15 @@ def _why(cell: CellResult) -> str:
     if isnan(cost):
         return ""
     return f"; a round takes as long as {cost:.1f} plain steps and brings {num_tokens:.1f} tokens"
+
+
+def _why_not(block: Block, fastest: CellResult, longest: Longest | None) -> str:
+    """Where the fastest cell is none of those that keep most, what the one that keeps most is slower by."""
+    if longest is None or not longest.keeps_less(fastest):
+        return ""
+    best = longest.best
+    speed = "" if isnan(best.speedup.value) else f" and is {estimate_number(best, 'speedup')} {TIMES_AS_FAST}"
+    return f". {block.label(best)} keeps more{speed}{_why(best)}"
 
 
 def _speeds(cells: Sequence[CellResult]) -> str:

@@ -56,10 +56,17 @@ def record_of(cell: CellConfig, parts: Sequence[Part], prompts: str, warnings: S
         rounded_weights=facts.rounded_weights,
         aux_layers=facts.aux_layers,
         drafter_positions=facts.drafter_positions,
-        shared_mass=facts.shared_mass,
+        shared_mass=_shared_mass(found),
         labels=labels(cell),
         **facts.sizes,
     )
+
+
+def _shared_mass(found: Sequence[Facts]) -> float | None:
+    """The mean over the draft rows of all sessions."""
+    known = [(each.shared_mass, each.num_shared_rows) for each in found if each.shared_mass is not None]
+    num_rows = sum(rows for _, rows in known)
+    return sum(mass * rows for mass, rows in known) / num_rows if num_rows else None
 
 
 def recorded_config(cell: CellConfig, resolved: CellConfig) -> Mapping[str, Any]:

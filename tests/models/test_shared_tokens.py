@@ -12,6 +12,7 @@ from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.drafter import drafter_of
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
+from harness.config.identity import plain_values
 from harness.config.models import TargetConfig
 from harness.config.sections import DecodingConfig
 from harness.config.workload import WorkloadConfig
@@ -22,6 +23,9 @@ from harness.models.assumptions import assumed_of_vocabulary
 from harness.models.cost import Cost
 from harness.models.draft_model import load_draft_model
 from harness.models.shared_tokens import SharedTokens, shared_tokens
+from harness.records.parts import Part
+from harness.records.schema import Block
+from harness.runner.cell_record import record_of
 from harness.workload.conversations import conversations, load_prompts
 from kernels.contract import DraftSampling, Verification, VerificationMethod
 from kernels.core import reference_core
@@ -184,6 +188,26 @@ def test_lacking_tokens_lower_acceptance_and_the_mass_that_the_record_tells(tmp_
     assert {key: tokens for key, (tokens, _) in found.items()} == {key: tokens for key, (tokens, _) in whole.items()}
     accepted = [sum(sum(counts) for _, counts in each.values()) for each in (found, whole)]
     assert accepted[0] < accepted[1] and 0.1 < facts.shared_mass < 0.95 and others.shared_mass is None
+
+
+def test_the_mass_of_a_cell_that_was_stopped_is_that_of_all_its_sessions(tmp_path):
+    """Would catch the mean of the last session alone, of the rows of its last block, and sessions that count alike."""
+    config = cell(path=str(renumbered(tmp_path, num_lacking=5900)), vocabulary=Vocabulary.shared)
+    facts = plain_values(run(config)[1])
+    assert facts["num_shared_rows"] > 0
+    told = [("first", 0.1, 50), ("first", 0.2, 100), ("second", 0.8, 300)]
+    parts = [
+        Part(
+            block=Block(index, session, 0, 1e9 + index, 1e9 + index + 1, 0, 0, 0.5),
+            is_whole=True,
+            played=(),
+            clock_s=1.0,
+            provenance={},
+            facts=facts | {"shared_mass": mass, "num_shared_rows": num_rows},
+        )
+        for index, (session, mass, num_rows) in enumerate(told)
+    ]
+    assert record_of(config, parts, "", ()).shared_mass == pytest.approx((0.2 * 100 + 0.8 * 300) / 400)
 
 
 def test_the_mass_is_that_of_nodes_that_are_there(tmp_path):

@@ -13,7 +13,7 @@ from harness.records.schema import Failure
 from harness.report.blocks import LENGTHS, blocks
 from harness.report.console import WIDTH, print_summary
 from harness.report.figures.write import write_figures
-from harness.report.first_screen import MAX_ANSWERS, MAX_ROWS, TITLE, FirstScreen
+from harness.report.first_screen import LEGEND, MAX_ANSWERS, MAX_ROWS, TITLE, FirstScreen
 from harness.report.page import run_page
 from harness.report.sections import make_tables
 from harness.report.tables.by_position import differences_table, rows_table
@@ -161,6 +161,36 @@ def test_the_first_forty_lines_of_a_page_answer(tmp_path):
         assert [
             f"{100 * cell.estimate(f'acceptance_rate_per_pos_{position}').value:.1f}" for position in (1, 2, 3)
         ] == [entry.split()[0] for entry in line.split("|")[2:5]]
+
+
+def test_marks_and_the_level_of_brackets_stand_before_the_first_number():
+    """Would catch a mark that is explained behind all tables, and brackets of an unknown level."""
+    cells = analysed(baseline(), *each())
+    vars(cells[1])["drift"] = 0.3
+    stream = io.StringIO()
+    print_summary(cells, stream)
+    before = " ".join(stream.getvalue().partition("[")[0].split())
+    assert "95 % intervals over prompts" in before and LEGEND in before
+    assert LEGEND not in screen("K").reading
+
+
+def test_what_keeps_most_and_is_not_the_fastest_is_told_with_what_its_rounds_cost():
+    """Would catch "fastest is strict" beside "block keeps most", without a word on why."""
+    slow = simulated_cell(config(verification__method="block"), (0.9, 0.8, 0.7), num_prompts=10, step_s=0.05)
+    (block,) = blocks(analysed(baseline(), drafted("strict", rates=(0.5, 0.2, 0.1), seed=1), slow))
+    (longest,) = (cell for cell in block.cells if cell["verification"] == "block")
+    assert "Fastest with drafts is strict" in sentences(block)[-1]
+    told = sentences(block)[-1].partition(". block keeps more and is ")[2]
+    assert told.startswith(f"{longest.speedup.value:.2f} [") and "a round takes as long as" in told
+    assert "keeps more" not in answer(blocks(analysed(baseline(), *each()[:2]))[0])
+
+
+def test_a_length_over_few_rounds_stands_beside_that_over_all():
+    """Would catch a long acceptance of a drafter that rarely drafts, read as what a forward brings."""
+    (block,) = blocks(analysed(baseline(), with_matches_of(1, 3)))
+    (cell,) = block.cells
+    assert f"over all rounds {cell.estimate('tokens_per_forward').value:.2f} [" in answer(block)
+    assert "over all rounds" not in answer(screen("K").blocks[0]) and "All rounds" not in screen("K").reading
 
 
 def test_figures_follow_the_answers_and_warnings_the_figures(tmp_path):

@@ -173,10 +173,10 @@ class EngineOfCell:
         return resolve_graphs(self._cell.local.graphs, self._models.loaded.device)
 
     @property
-    def shared_mass(self) -> float | None:
-        """See CellRecord, so far; waits for the device."""
+    def shared_mass(self) -> tuple[float | None, int]:
+        """See CellRecord, so far, and of how many draft rows; waits for the device."""
         total, num_rows = (float(sum(mass[index] for mass in self._kept.masses)) for index in (0, 1))
-        return total / num_rows if num_rows else None
+        return (total / num_rows if num_rows else None), round(num_rows)
 
     @property
     def graph_bytes(self) -> int:

@@ -196,6 +196,7 @@ class LocalBackend:
         """What the backend found out about its cell; called after it has generated."""
         target, engine = self.target, self.engine_of_cell
         of_head = () if self.loaded_head is None else self.loaded_head.head.assumptions
+        shared_mass, num_shared_rows = engine.shared_mass
         return Facts(
             backend=replace(
                 self.cell.local,
@@ -217,7 +218,8 @@ class LocalBackend:
             fallbacks=self._fallbacks(),
             aux_layers=engine.aux_layers,
             drafter_positions=0 if self.loaded_head is None else self.loaded_head.num_positions,
-            shared_mass=engine.shared_mass,
+            shared_mass=shared_mass,
+            num_shared_rows=num_shared_rows,
             assumptions=by_role(target.assumptions, of_head),
             rounded_weights=target.rounded_weights,
             sampling_core=engine.sampling_core,
