@@ -1,14 +1,16 @@
 """Step times of layers of our own, of transformers, and compiled: the table of README.md beside this file.
 
 python results/layers_of_transformers_h200/rounds.py [--devices 0,1] [--limit 250] [--only llama3_8b start ...]
+    [--most-layers 12]
 
 A process a shape, one after another on each GPU; those that would begin after the limit are left out, and told. Rows
-and JSON go to the folder that $OUT names, else to the current one.
+and JSON go to the folder that $OUT names, else to the current one; logs there tell every 30 s where a process is.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import json
 import os
@@ -28,6 +30,8 @@ PROMPT, OUTPUT = 64, 48
 """Tokens."""
 CUT = {"qwen3_next_80b_a3b": (3.36e9, 4, 36)}
 """Of shapes that do not fit: bytes of a layer, layers of a period, and layers at most."""
+MOST_LAYERS = "MOST_LAYERS"
+"""Variable of the environment of a child."""
 KEPT_FREE_BYTES = 22e9
 """Beside the layers."""
 OWN = ("own", "", False)
@@ -54,6 +58,7 @@ def target_of(shape: str, folder: Path) -> list[str]:
     from harness.models.shape import read_shape
 
     layer_bytes, group, most = CUT[shape]
+    most = int(os.environ.get(MOST_LAYERS) or most)
     room = torch.cuda.get_device_properties(0).total_memory - KEPT_FREE_BYTES
     fields = read_shape(shape).config | {"num_hidden_layers": min(most, int(room / layer_bytes) // group * group)}
     (folder / "config.json").write_text(json.dumps(fields))
@@ -328,6 +333,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] in (["--start"], ["--shape"]):
+        faulthandler.dump_traceback_later(30, repeat=True)
     if sys.argv[1:2] == ["--start"]:
         start()
     elif sys.argv[1:2] == ["--shape"]:
@@ -337,7 +344,9 @@ if __name__ == "__main__":
         parser.add_argument("--devices", default="0")
         parser.add_argument("--limit", type=float, default=250.0)
         parser.add_argument("--only", nargs="*", default=[])
+        parser.add_argument("--most-layers", type=int, default=0, help="of shapes that do not fit")
         asked = parser.parse_args()
+        os.environ[MOST_LAYERS] = str(asked.most_layers or "")
         runs = Runs(asked.devices.split(","), asked.limit, asked.only)
         runs.run()
         print(table(runs.rows))
