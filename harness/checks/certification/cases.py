@@ -73,6 +73,11 @@ DRAFTS = tuple(
     if method.traits.guarantee is methods.Guarantee.lossless and not method.traits.greedy_only
     for drafts in drafts_of(method)
 )
+BY_STRICT: Drafts = Method.strict, GREEDY, False
+BY_COUPLED: Drafts = Method.coupled, COUPLED, True
+BY_PROBABILISTIC: Drafts = Method.probabilistic, SAMPLED, True
+BY_BLOCK: Drafts = Method.block, SAMPLED, True
+"""What stands for all ways where cases are few."""
 CONSTANT, RAGGED = (3,), (3, 1, 0, 2)
 PENALTIES = ToyEdits(repetition=1.6, frequency=0.5, presence=0.7)
 ALL_EDITS = replace(PENALTIES, frequency=-0.4, min_tokens=2, biases=((1, 0.8), (2, -0.5)), ends=(2,))
@@ -210,8 +215,8 @@ def small_cases() -> list[Case]:
              for truncation, dtype in (("none", "float32"), ("mixed", "bfloat16")) for drafts in DRAFTS]  # fmt: skip
     rotation = [(truncation, dtype) for truncation in ("top-k", "top-p", "min-p") for dtype in DTYPES]
     cases += [_case(*drafts, *pair) for drafts, pair in zip(DRAFTS, cycle(rotation), strict=False)]
-    depth = depth_cases((DRAFTS[5], DRAFTS[7]))
-    edited = edited_cases((DRAFTS[3], DRAFTS[7]))
+    depth = depth_cases((BY_PROBABILISTIC, BY_BLOCK))
+    edited = edited_cases((BY_COUPLED, BY_BLOCK))
     return cases + special_cases(("float32",)) + masked_cases(()) + spread_cases()[:1] + depth + edited
 
 
@@ -298,9 +303,8 @@ def edited_cases(drafts: tuple[Drafts, ...]) -> list[Case]:
 def spread_cases() -> list[Case]:
     """Pairs whose few tokens lie far apart in a vocabulary that kernels read in several chunks."""
     cut = {"top-k": Profile(top_k=4), "top-p": Profile(temperature=0.5, top_p=0.85)}
-    strict, coupled, probabilistic, block = DRAFTS[1], DRAFTS[3], DRAFTS[5], DRAFTS[7]
-    truncated = ((block, "top-k"), (probabilistic, "top-p"), (strict, "top-k"), (coupled, "top-p"))
-    plain = (block, probabilistic, strict, coupled)
+    truncated = ((BY_BLOCK, "top-k"), (BY_PROBABILISTIC, "top-p"), (BY_STRICT, "top-k"), (BY_COUPLED, "top-p"))
+    plain = (BY_BLOCK, BY_PROBABILISTIC, BY_STRICT, BY_COUPLED)
     cases = [replace(_case(*drafts, "none", "bfloat16"), models=SPREAD) for drafts in plain]
     return cases + [
         replace(_case(*drafts, truncation, "bfloat16"), models=ABOVE_ZEROS, profiles=(cut[truncation],))
