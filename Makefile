@@ -13,13 +13,18 @@ GPU_TEST_WORKERS ?= 12
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-server public-demo public-head test test-fast gpu-test mutants check soak demo-load certify compile-check bench zoo clean
+.PHONY: help demo demo-results demo-server public-demo public-head test test-fast gpu-test mutants check soak demo-load certify compile-check bench zoo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments run experiment=quickstart
+
+demo-results: .venv/.installed ## Measure what the README shows of the demo anew, on an idle machine, and write its numbers
+	@$(BIN)/python -m experiments run experiment=quickstart output.folder=results/zoo_quickstart --fresh
+	@cd results/zoo_quickstart/tables && rm -rf *.tex */ && find . -name '*.csv' ! -name cells.csv -delete
+	@$(BIN)/python -m harness.report.quoted
 
 demo-server: .venv/.installed ## Run vLLM, or ENGINE=llama_cpp, on CPU cores beside the local engine
 	@$(BIN)/python -m experiments demo-server --engine $(ENGINE) --pip-flags='$(PIP_FLAGS)' $(DEMO_FLAGS)
@@ -45,10 +50,11 @@ gpu-test: .venv/.installed ## Run the tests that need a GPU, and leave their res
 mutants: .venv/.installed ## Count the listed mistakes that the fast tests find (tests/mutants.toml)
 	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/support/run_mutants.py
 
-check: .venv/.installed ## Run the linter, the formatter's check and the type checker
+check: .venv/.installed ## Run the linter, the formatter's check and the type checker; compare numbers on pages with their tables
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/python -m harness.report.quoted --check
 
 soak: .venv/.installed ## Kill runs 200 times, start them again and compare; then one run of 10,000 requests, for memory and time
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.run_soak

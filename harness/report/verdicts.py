@@ -28,7 +28,7 @@ from harness.report.tables.summary import counting_every_round
 from kernels.methods import Guarantee
 
 NAMED = 3
-"""As many methods are named beside the first."""
+"""As many are named; of more than one that is left the number is told."""
 EXPECTED_DECIMALS = 3
 """Of differences on the same drafts, which are small and hardly noisy."""
 PER_FORWARD = "tokens_per_forward"
@@ -131,9 +131,8 @@ def _lead(block: Block, group: Group, longest: Longest, at_depth: str, promise: 
     if longest.equal:
         # the fastest of them first, which the sentence on speed is about
         leaders = sorted(longest.equal, key=lambda cell: isnan(cell.speedup.value) or -cell.speedup.value)
-        shown = [own, *(block.names[cell.record.cell_id] for cell in leaders[: NAMED - 1])]
-        shown += [f"{len(leaders) - NAMED + 1} more"] if len(leaders) >= NAMED else []
-        text = f"{at_depth}{_listed(shown)}{promise} keep most and are {ALIKE}: {_length(best, name)} with {own}"
+        shown = _few([own, *(block.names[cell.record.cell_id] for cell in leaders)])
+        text = f"{at_depth}{shown}{promise} keep most and are {ALIKE}: {_length(best, name)} with {own}"
         text += _on_the_same_drafts(block, [best, *longest.equal])
         return text, _gain(block, best, reference, name, own)
     ahead = longest.ahead[0]
@@ -383,8 +382,9 @@ def _is_known(cell: CellResult, name: str) -> bool:
 
 
 def _few(texts: Sequence[str]) -> str:
-    more = [f"{len(texts) - NAMED} more"] if len(texts) > NAMED else []
-    return _listed([*texts[:NAMED], *more])
+    if len(texts) <= NAMED + 1:
+        return _listed(texts)
+    return _listed([*texts[:NAMED], f"{len(texts) - NAMED} more"])
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -1,18 +1,19 @@
-"""results/index.csv: it says of every number that pages quote where it comes from, and no page says another number."""
+"""Numbers that pages quote: they are written from the tables that results/index.csv names, and no page says another."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from harness.report.quoted import INDEX, INTERVAL, UnknownQuoteError, index
+from harness.report.quoted import INDEX, INTERVAL, UnknownQuoteError, main, written
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_index_is_what_pages_and_tables_give():
+def test_pages_and_index_are_what_the_tables_give():
     """Would catch a number of a page that no table has, and a table that changed behind a page."""
-    assert (ROOT / INDEX).read_text(encoding="utf-8") == index(ROOT), "run: python -m harness.report.quoted"
+    found = written(ROOT)
+    assert (found.changes, found.index) == ((), (ROOT / INDEX).read_text()), "run: python -m harness.report.quoted"
 
 
 def test_every_measured_number_of_the_results_has_an_interval():
@@ -36,7 +37,7 @@ def test_a_page_that_differs_from_its_table_is_named(page, said, wrong):
     assert text.count(said) == 1
     line = text[: text.index(said)].count("\n") + 1
     with pytest.raises(UnknownQuoteError) as error:
-        index(ROOT, {page: text.replace(said, wrong)})
+        written(ROOT, {page: text.replace(said, wrong)})
     assert (
         str(error.value).startswith(f"{page}#") and f"line {line}: " in str(error.value) and wrong in str(error.value)
     )
@@ -76,7 +77,7 @@ def test_a_quote_is_a_number_of_a_linked_table_by_its_digits_and_words(tmp_path)
     (tmp_path / "results" / "one" / "report.md").write_text(REPORT)
     (tmp_path / "page.md").write_text(PAGE)
     origin = "rejection-lab run drafter=eagle,0123456789abcdef0123456789abcdef01234567,NVIDIA H100"
-    assert index(tmp_path).splitlines()[1:] == [
+    assert written(tmp_path).index.splitlines()[1:] == [
         f"block − strict,12.5,10,15.1,%,difference (%),results/one/report.md,5,{origin},page.md#found",
         "verification strict,0.125,0.1,0.151,fraction,acceptance_rate,results/one/tables/cells.csv,2,"
         f"{origin},page.md#elsewhere",
@@ -85,4 +86,41 @@ def test_a_quote_is_a_number_of_a_linked_table_by_its_digits_and_words(tmp_path)
     with pytest.raises(
         UnknownQuoteError, match=r"page\.md#found, line 3: no table in results/one has 1\.09 \[1\.01, 1\.19\]"
     ):
-        index(tmp_path, {"page.md": PAGE.replace("1.00", "1.01")})
+        written(tmp_path, {"page.md": PAGE.replace("1.00", "1.01")})
+
+
+SPEEDS = """run,verification,temperature,speedup,speedup_low,speedup_high,acceptance_rate,acceptance_rate_low,\
+acceptance_rate_high,disturbed
+a,strict,1,{strict},1.004,1.194,0.125,0.1,0.151,{strict_disturbed}
+a,block,1,1.0912,0.996,1.185,{block},busy
+"""
+SHOWN = """# Found
+
+See the [run](results/one/tables/cells.csv). †: disturbed.
+
+| method | speedup | accepted (%) | gained |
+|---|---|---|---|
+| strict | {strict} | 12.5 [10.0, 15.1] | – |
+| block | 1.09 [1.00, 1.18]† | {block} | {gained} |
+"""
+GAINED = "| comparison | gained |\n| --- | --- |\n| block − strict | {} |\n"
+
+
+def test_a_table_that_was_measured_anew_is_written_into_the_page(tmp_path, capsys):
+    """Would catch the number of another row, a share without its factor, a lost sign, and a mark that outlives what it
+    tells of."""
+    folder = tmp_path / "results" / "one"
+    (folder / "tables").mkdir(parents=True)
+    table, page = folder / "tables" / "cells.csv", tmp_path / "page.md"
+    table.write_text(SPEEDS.format(strict=1.0949, strict_disturbed="drift", block="0.5,0.4,0.6"))
+    (folder / "report.md").write_text(f"# block\n\n{GAINED.format('-0.35 [-0.50, -0.18]')}")
+    shown = {"strict": "1.09 [1.00, 1.19]†", "block": "50.0 [40.0, 60.0]", "gained": "-0.35 [-0.50, -0.18]"}
+    page.write_text(SHOWN.format(**shown))
+    assert main([], tmp_path) == 0 and main(["--check"], tmp_path) == 0 and page.read_text() == SHOWN.format(**shown)
+    table.write_text(SPEEDS.format(strict=1234.5678, strict_disturbed="", block="0.125,0.1,0.151"))
+    (folder / "report.md").write_text(f"# block\n\n{GAINED.format('+0.20 [-0.10, +0.50]')}")
+    assert main(["--check"], tmp_path) == 1 and page.read_text() == SHOWN.format(**shown)
+    assert "page.md, line 7: 1.09 1.00 1.19" in capsys.readouterr().out
+    assert main([], tmp_path) == 0 and main(["--check"], tmp_path) == 0
+    shown = {"strict": "1,234.57 [1.00, 1.19]", "block": "12.5 [10.0, 15.1]", "gained": "+0.20 [-0.10, +0.50]"}
+    assert page.read_text() == SHOWN.format(**shown)
