@@ -17,6 +17,14 @@ SLOTS = "slots"
 """What a configuration of transformers calls it."""
 
 
+class AttendingMask:
+    """In the place of a mask: it knows what each query may see, and attends by itself."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """[B, H, T, D], [B, H / G, S, D] and [B, H / G, S, V] -> [B, H, T, V]."""
+        raise NotImplementedError
+
+
 def slots_attention(
     module: torch.nn.Module,
     # [B, H, T, D]
@@ -26,7 +34,7 @@ def slots_attention(
     # [B, H / G, S, V]
     value: Tensor,
     # [B or 1, 1, T or G * T, S], additive or bool; None is causal
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | AttendingMask | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **_unused: object,
@@ -36,6 +44,8 @@ def slots_attention(
     Returns [B, T, H, V] and no attention weights. Raises ValueError when there is no mask and the keys are not those
     of the queries, because "causal" would then be a guess.
     """
+    if isinstance(attention_mask, AttendingMask):
+        return attention_mask.attend(query, key, value, scaling).transpose(1, 2), None
     num_queries = query.shape[2]
     if attention_mask is None:
         if key.shape[2] != num_queries:

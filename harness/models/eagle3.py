@@ -54,7 +54,7 @@ class Eagle3Head(Head):
 
     draft_token_ids: [V_draft] int64, the target ids it can propose, ascending; None takes all, or the first ones.
     own_embedding: whether it has an embedding of its own (it normally shares the target's).
-    own_output: whether it has an output matrix of its own; without one it takes the target's, and proposes all tokens.
+    own_output: whether it has an output matrix of its own; without one it takes the target's rows of its draft tokens.
     """
 
     def __init__(
@@ -98,6 +98,9 @@ class Eagle3Head(Head):
         if draft_token_ids is None:
             draft_token_ids = torch.arange(config.draft_vocab_size, device="cpu")
         register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
+        if not own_output and self.draft_to_target is not None:
+            # a copy in one piece, beside the weights: a product with rows here and there would gather them each time
+            self.register_buffer("output_rows", target.output_matrix[self.draft_to_target].detach(), persistent=False)
 
     @property
     def features_are_hidden(self) -> bool:
@@ -113,12 +116,20 @@ class Eagle3Head(Head):
 
     @property
     def output_matrix(self) -> Tensor:
-        return self.lm_head.weight if self.has_own_output else self.target.output_matrix
+        if self.has_own_output:
+            return self.lm_head.weight
+        rows: Tensor | None = self._buffers.get("output_rows")
+        return self.target.output_matrix if rows is None else rows
 
     @property
     def joining(self) -> list[nn.Parameter]:
         parts = [getattr(self, name, None) for name in ("fc", "fc_norm", "input_norm")]
         return [parameter for part in parts if part is not None for parameter in part.parameters()]
+
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.draft_to_target is None:
+            return super().logits(hidden, out)
+        return linear(hidden, self.output_matrix, None, self.is_fused, out)
 
     def features(self, output: TargetOutput) -> Tensor:
         states = output.aux
@@ -198,7 +209,8 @@ def read_head(
             checkpoint.read_rows(OUTPUT, vocabulary.rows)
         else:
             vocabulary = _without_output(vocabulary, config, folder, target)
-            assumed = (*assumed, "it has no lm_head, and the target's output matrix is taken")
+            taken = "output matrix is" if vocabulary.token_ids is None else "rows of its draft tokens are"
+            assumed = (*assumed, f"it has no lm_head, and the target's {taken} taken")
         with on_meta(target.device):
             head = kind(
                 config.of_vocabulary(target.vocab_size, vocabulary.size),
@@ -211,7 +223,7 @@ def read_head(
         head.fill(checkpoint, {LAYER_PREFIX: ORIGINAL_LAYER_PREFIX} if original else None)
         checkpoint.check_used(settled.left_alone)
     if config.draft_vocab_size == num_rows:
-        given = {"are_drafted": not own_output, "are_read": embedding is not None}
+        given = {"are_drafted": not own_output and vocabulary.token_ids is None, "are_read": embedding is not None}
         assumed = (*assumed, *missing_ids(num_rows, target.vocab_size, **given))
     head.path, head.assumptions = folder, (*settled.assumptions, *head.assumptions, *assumed)
     return head.eval().requires_grad_(False)
@@ -220,15 +232,15 @@ def read_head(
 def _without_output(
     vocabulary: DraftVocabulary, config: Eagle3Config, folder: Path, target: TargetModel
 ) -> DraftVocabulary:
-    """All tokens of the target, whose output matrix stands in for one that a file does not have.
+    """The draft tokens of a file without an output matrix, for which the target's stands in.
 
     Raises CheckpointError where the head cannot be run with that matrix.
     """
-    is_all = config.draft_vocab_size == config.layer.vocab_size and is_in_order(vocabulary.token_ids)
-    if not is_all or config.layer.hidden_size != target.hidden_size:
+    if config.layer.hidden_size != target.hidden_size:
         raise CheckpointError(
-            f"{folder}: expected {OUTPUT}, or a head over all {config.layer.vocab_size} tokens and of hidden_size "
-            f"{target.hidden_size}, which takes the output matrix of target {target.name}; found none, "
-            f"draft_vocab_size {config.draft_vocab_size} and hidden_size {config.layer.hidden_size}"
+            f"{folder}: expected {OUTPUT}, or hidden_size {target.hidden_size} of target {target.name}, whose output "
+            f"matrix a head without one takes; found none, and hidden_size {config.layer.hidden_size}"
         )
-    return DraftVocabulary(target.vocab_size, None, vocabulary.rows)
+    if config.draft_vocab_size == config.layer.vocab_size and is_in_order(vocabulary.token_ids):
+        return DraftVocabulary(target.vocab_size, None, vocabulary.rows)
+    return vocabulary

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models import direct_layer as direct
-from harness.models.attention import fold_mask
+from harness.models.attention import AttendingMask, fold_mask
 from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
 from harness.models.fused.checks import written
@@ -251,5 +251,7 @@ def _attention_inputs(view: View | None, layer: Any, num_tokens: int) -> dict[st
     """What a layer of transformers needs to attend through a view: that, and its mask folded once for all layers."""
     if view is None or view.mask is None:
         return {"attention_mask": None, "past_key_values": view}
-    mask = fold_mask(view.mask, layer.self_attn.num_key_value_groups, num_tokens)
+    mask: Tensor | AttendingMask = view.mask
+    if not isinstance(mask, AttendingMask):
+        mask = fold_mask(mask, layer.self_attn.num_key_value_groups, num_tokens)
     return {"attention_mask": mask, "past_key_values": view}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ def drafter_of(head: Head, chain: HeadChain, *, learns_features: bool = False) -
 
 
 def initialize(head: Head) -> None:
-    """Draw a head's weights; an EAGLE-3 head's output matrix begins as the target's."""
+    """Draw a head's weights; an EAGLE-3 head's output matrix, and the norm before it, begin as the target's."""
     with torch.no_grad():
         for name, parameter in head.named_parameters():
             if name == MASK_HIDDEN:
@@ -54,6 +55,11 @@ def initialize(head: Head) -> None:
                 nn.init.normal_(parameter, std=0.02 if "lm_head" in name else parameter.shape[1] ** -0.5 / 2)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        if isinstance(head, Eagle3Head) and head.has_own_output:
+        if not isinstance(head, Eagle3Head):
+            return
+        final: Any = getattr(getattr(head.target.causal_lm, "model", None), "norm", None)
+        if type(final) is type(head.norm) and final.weight.shape == head.norm.weight.shape:
+            head.norm.weight.copy_(final.weight)
+        if head.has_own_output:
             ids = slice(None) if head.draft_to_target is None else head.draft_to_target
             head.lm_head.weight.copy_(head.target.output_matrix[ids])

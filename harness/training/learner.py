@@ -30,6 +30,37 @@ _LOGITS_AT_ONCE = 1 << 30
 """Logits of the target's whole vocabulary that exist at a time."""
 
 
+class TargetStates(NamedTuple):
+    """What of the target a step wants of rows of text; the logits follow from it."""
+
+    hidden: Tensor
+    """[B, L, H] after the final norm."""
+    aux: tuple[Tensor, ...]
+    lse: Tensor
+    """[B, L] float32, log of the sum of exponentials over the whole vocabulary."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.nbytes for each in (self.hidden, *self.aux, self.lse))
+
+    def of(self, rows: Tensor) -> TargetStates:
+        """Those of some rows, by number."""
+        return TargetStates(self.hidden[rows], tuple(states[rows] for states in self.aux), self.lse[rows])
+
+    def room(self, num_rows: int) -> TargetStates:
+        """Room for so many rows of their kind."""
+        hidden, lse = (each.new_empty(num_rows, *each.shape[1:]) for each in (self.hidden, self.lse))
+        return TargetStates(hidden, tuple(each.new_empty(num_rows, *each.shape[1:]) for each in self.aux), lse)
+
+    def put(self, start: int, states: TargetStates) -> None:
+        """Copy those of other rows here, from a row on."""
+        rows = slice(start, start + len(states.lse))
+        for ours, theirs in zip(
+            (self.hidden, *self.aux, self.lse), (states.hidden, *states.aux, states.lse), strict=True
+        ):
+            ours[rows].copy_(theirs)
+
+
 class TargetRows(NamedTuple):
     """What the target says of rows of text."""
 
@@ -60,6 +91,10 @@ class Learner:
         self._late_cross_entropy = late_cross_entropy
         self._positions = torch.arange(length, device=target.device)[None]
         self._to_draft = self._target_to_draft()
+        ids = drafter.draft_to_target
+        # where the logits are this product and nothing else
+        is_plain = type(target) is TargetModel and ids is not None
+        self._draft_rows = target.output_matrix[ids] if is_plain else None
         compiled: Callable[[Any], Any] = torch.compile if compiles else lambda function: function
         self._terms, self._tail = compiled(self._run_terms), compiled(self._run_tail)
 
@@ -82,20 +117,45 @@ class Learner:
     def _run_terms(self, hidden: Tensor, target_logits: Tensor, target_lse: Tensor, draft_ids: Tensor) -> StepTerms:
         return step_terms(self.drafter.logits(hidden), target_logits, target_lse, draft_ids)
 
+    def _num_parts(self, num_tokens: int) -> int:
+        return -(-num_tokens * self.target.vocab_size // _LOGITS_AT_ONCE)
+
     @torch.no_grad()
     def _target_rows(self, token_ids: Tensor) -> TargetRows:
         # a network of transformers takes positions of every row
         positions = self._positions.expand(len(token_ids), -1)
         output = self.target.forward(token_ids, positions, None, self.drafter.aux_layers)
-        num_parts = -(-token_ids.numel() * self.target.vocab_size // _LOGITS_AT_ONCE)
+        num_parts = self._num_parts(token_ids.numel())
         logits, lse = zip(*(self._tail(part) for part in output.hidden.chunk(num_parts)), strict=True)
         return TargetRows(output.hidden, output.aux, torch.cat(logits), torch.cat(lse))
 
-    # [B, L] int64
-    def terms(self, token_ids: Tensor) -> tuple[list[StepTerms], Tensor]:
-        """Terms of every step, and the distance between the chain's features and the target's (0 where not learnt)."""
+    def states(self, token_ids: Tensor) -> TargetStates:
+        """What the target says of rows of text, [B, L] int64, to be kept."""
+        with autocast(token_ids.device):
+            rows = self._target_rows(token_ids)
+        return TargetStates(rows.hidden, rows.aux, rows.lse)
+
+    @torch.no_grad()
+    def _kept_rows(self, states: TargetStates) -> TargetRows:
+        if self._draft_rows is None:
+            num_parts = self._num_parts(states.lse.numel())
+            logits = torch.cat([self._tail(part)[0] for part in states.hidden.chunk(num_parts)])
+        else:
+            logits = functional.linear(states.hidden, self._draft_rows)
+        return TargetRows(states.hidden, states.aux, logits, states.lse)
+
+    def terms(
+        self,
+        # [B, L] int64
+        token_ids: Tensor,
+        known: TargetStates | None = None,
+    ) -> tuple[list[StepTerms], Tensor]:
+        """Terms of every step, and the distance between the chain's features and the target's (0 where not learnt).
+
+        known: the target's states of these rows, where they are kept.
+        """
         drafter, size = self.drafter, self.drafter.num_pairs
-        rows = self._target_rows(token_ids)
+        rows = self._target_rows(token_ids) if known is None else self._kept_rows(known)
         states = drafter.chain(token_ids, drafter.features(TargetOutput(rows.hidden, rows.aux)))
         terms, distance = [], rows.hidden.new_zeros((), dtype=torch.float32)
         padded = functional.pad(token_ids, (0, 1))  # the last step's next token is never looked at
@@ -115,12 +175,14 @@ class Learner:
         fraction: float,
         # [B, L] bool
         counted: Tensor | None = None,
+        known: TargetStates | None = None,
     ) -> Tensor:
         """The objective at a point of the budget.
 
         counted: tokens whose prediction is learnt; a chain counts by the first token that it predicts. None is all.
+        known: as of `terms`.
         """
-        terms, distance = self.terms(token_ids)
+        terms, distance = self.terms(token_ids, known)
         size = self.drafter.num_pairs
         # of one step the last pair may predict what lies behind the row
         weight = None if counted is None else functional.pad(counted.float(), (0, 1))[:, 2 : 2 + size]

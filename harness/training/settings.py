@@ -14,6 +14,13 @@ class HeadKind(Enum):
     eagle3 = "eagle3"
 
 
+class Output(Enum):
+    """Where a head's output matrix comes from."""
+
+    own = "own"
+    target = "target"
+
+
 @dataclass(frozen=True)
 class HeadTraining:
     """How a head is trained. With the folder of an earlier run, that one goes on."""
@@ -49,10 +56,16 @@ class HeadTraining:
     """Of an answer at most."""
     batch_rows: int = 16
     """Rows of a step, of each process."""
+    keep_states: bool = False
+    """Compute the target's states of all rows once and keep them on the device, in place of anew in every step: each
+    process those of its share of the rows, which it learns alone."""
     num_unrolled: int = 5
     """Draft steps that are learnt."""
     draft_vocab_size: int = 8192
     """Tokens that the head can propose: the most frequent of the target's answers."""
+    output: Output = Output.own
+    """Output matrix: one of its own, which begins as the target's rows of those tokens, or these rows themselves, which
+    are neither learnt nor written to its file."""
     intermediate_size: int = 0
     """Width of the head's MLP; 0 is that of the target's."""
     learning_rate: float = 1e-3

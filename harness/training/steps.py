@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from harness.training.learner import Learner
+from harness.training.learner import Learner, TargetStates
 from harness.training.optimizer import autocast, step
 from harness.training.schedule import Schedule
 
@@ -21,6 +21,8 @@ class Batch(NamedTuple):
     """[B, L] int64."""
     counted: Tensor | None = None
     """[B, L] bool, as `Learner.loss` takes it."""
+    states: TargetStates | None = None
+    """The target's, where they are kept."""
 
 
 class Done(NamedTuple):
@@ -43,7 +45,7 @@ class Done(NamedTuple):
 def warm_up(learner: Learner, batch: Batch) -> None:
     """Let everything be compiled that a step needs; no step is made."""
     with autocast(learner.target.device):
-        learner.loss(batch.token_ids, 0.0, batch.counted).backward()
+        learner.loss(batch.token_ids, 0.0, batch.counted, batch.states).backward()
     learner.drafter.module.zero_grad(set_to_none=True)
 
 
@@ -67,7 +69,7 @@ def steps(
     while (fraction := agree(schedule.fraction(index))) < 1.0:
         rows = batch(index)
         with autocast(learner.target.device):
-            loss = learner.loss(rows.token_ids, fraction, rows.counted)
+            loss = learner.loss(rows.token_ids, fraction, rows.counted, rows.states)
         loss.backward()
         average(module)
         step(optimizer, module, schedule.learning_rate(index, fraction))

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,31 @@ from torch import Tensor
 
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
+from harness.models.free_memory import Need, check_fits
 from harness.models.head import save_head
 from harness.models.target import TargetModel
 from harness.training.drafter import drafter_of, initialize
-from harness.training.learner import Learner
+from harness.training.learner import Learner, TargetStates
 from harness.training.optimizer import adamw
 from harness.training.ranks import Ranks
 from harness.training.rows import RowFiles, Rows, frequent_tokens
 from harness.training.sampler import Sampler, Segments
 from harness.training.schedule import Schedule
-from harness.training.settings import HeadTraining
+from harness.training.settings import HeadTraining, Output
 from harness.training.steps import Batch, Done, steps, warm_up
 from harness.training.unrolled import HeadChain
 
 CHECKPOINT, HEAD, LOG, ROWS, TARGET = "checkpoint.pt", "head", "log.jsonl", "rows", "target.json"
-FIXED = ("kind", "length", "num_unrolled", "draft_vocab_size", "intermediate_size", "temperatures", "batch_rows")
+FIXED = (
+    "kind",
+    "length",
+    "num_unrolled",
+    "draft_vocab_size",
+    "output",
+    "intermediate_size",
+    "temperatures",
+    "batch_rows",
+)
 """Settings that a run keeps when it goes on; by the last two rows are held out."""
 _EXAMPLE_CHARACTERS = 1500
 
@@ -146,13 +157,14 @@ class Trainer:
         if saved is not None:
             self.head.load_state_dict(saved["head"])
         ranks.share(self.head)
-        chain = HeadChain(self.head, settings.length, settings.num_unrolled)
+        compiles = settings.compile and device.type == "cuda"
+        chain = HeadChain(self.head, settings.length, settings.num_unrolled, compiles=compiles)
         self.learner = Learner(
             self.target,
             drafter_of(self.head, chain),
             length=settings.length,
             num_steps=settings.num_unrolled,
-            compiles=settings.compile and device.type == "cuda",
+            compiles=compiles,
             late_cross_entropy=settings.late_cross_entropy,
         )
         self.optimizer = adamw(self.head, settings.learning_rate, 0.01, device)
@@ -161,6 +173,10 @@ class Trainer:
         self._tokens = torch.from_numpy(rows.tokens).to(device)
         self._is_answer = torch.from_numpy(rows.is_answer).to(device)
         self._temperature = torch.from_numpy(rows.temperature)
+        numbers = torch.arange(settings.num_heldout, len(rows.tokens), device=device)
+        # each process keeps the states of other rows, and learns these
+        self._learnt = numbers[ranks.rank :: ranks.number] if settings.keep_states else numbers
+        self._kept = self._keep_states() if settings.keep_states else None
 
     def _repeated(self, rows: Rows) -> int:
         """Rows held out that are learnt too, which is told: at temperature 0 a prompt has one answer."""
@@ -176,9 +192,10 @@ class Trainer:
 
     def _check(self, rows: Rows) -> None:
         settings, found = self.settings, rows.tokens.shape
-        if found[1] != settings.length or found[0] < settings.num_heldout + settings.batch_rows:
+        least = settings.num_heldout + max(settings.batch_rows, self._ranks.number)
+        if found[1] != settings.length or found[0] < least:
             raise ValueError(
-                f"{self.folder / ROWS}: expected {settings.num_heldout + settings.batch_rows} rows or more of "
+                f"{self.folder / ROWS}: expected {least} rows or more of "
                 f"{settings.length} tokens ({settings.num_heldout} are held out), found {found[0]} of {found[1]}; let "
                 "the target write more (tokens), or choose another folder (out)"
             )
@@ -188,13 +205,31 @@ class Trainer:
                 f"(length, here {settings.length}) or questions shorter (question_tokens)"
             )
 
+    def _keep_states(self) -> TargetStates:
+        """What the target says of all rows that this process learns."""
+        began, size, number = time.perf_counter(), self.settings.batch_rows, len(self._learnt)
+        kept = None
+        # all of one shape, for which things are compiled once
+        for start in (max(0, min(start, number - size)) for start in range(0, number, size)):
+            states = self.learner.states(self._tokens[self._learnt[start : start + size]].long())
+            if kept is None:
+                need = Need(f"the target's states of {number:,} rows", states.num_bytes * number // size)
+                check_fits([need], self.target.device, "Write less text (tokens), or leave keep_states out.")
+                kept = states.room(number)
+            kept.put(start, states)
+        assert kept is not None, "there are rows for a batch"
+        self._tell(f"states of {number:,} rows: {kept.num_bytes / 1e9:.2f} GB, {time.perf_counter() - began:.1f} s")
+        return kept
+
     def batch(self, index: int) -> Batch:
         """Rows of a step, which follow from its number alone."""
         seed = hash((self._run.seed, index, self._ranks.rank, self._ranks.number))
         generator = torch.Generator().manual_seed(seed & (2**63 - 1))
-        held, size = self.settings.num_heldout, self.settings.batch_rows
-        chosen = torch.randint(held, len(self._tokens), (size,), generator=generator).to(self._tokens.device)
-        return Batch(self._tokens[chosen].long(), self._is_answer[chosen])
+        size, device = self.settings.batch_rows, self._tokens.device
+        chosen = torch.randint(len(self._learnt), (size,), generator=generator).to(device)
+        numbers = self._learnt[chosen]
+        states = None if self._kept is None else self._kept.of(chosen)
+        return Batch(self._tokens[numbers].long(), self._is_answer[numbers], states)
 
     def run(self) -> None:
         settings, ranks = self.settings, self._ranks
@@ -297,7 +332,7 @@ def fresh_head(target: TargetModel, draft_token_ids: Tensor, settings: HeadTrain
     config = Eagle3Config.for_target(
         target, len(draft_token_ids), aux_layers=_read_layers(target.num_layers), **changes
     )
-    head = Eagle3Head(config, target, draft_token_ids=draft_token_ids)
+    head = Eagle3Head(config, target, draft_token_ids=draft_token_ids, own_output=settings.output is Output.own)
     initialize(head)
     return head.float().requires_grad_(True)
 
@@ -343,7 +378,7 @@ def check_target(folder: Path, target: dict[str, str | None]) -> None:
 def fixed(settings: HeadTraining) -> dict[str, Any]:
     """What must be the same when a run goes on."""
     values = asdict(settings)
-    return {name: values[name].value if name == "kind" else values[name] for name in FIXED}
+    return {name: value.value if isinstance(value := values[name], Enum) else value for name in FIXED}
 
 
 def save_checkpoint(folder: Path, content: dict[str, Any]) -> None:

@@ -11,15 +11,17 @@ Shapes: B rows, P pairs of a row, K steps, H hidden size, V draft vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.models.head import Head
+from harness.models.head import Head, HeadOutput
 from harness.models.peagle import PEagleHead
 from harness.models.target import TargetModel
+from harness.training.step_attention import StepAttention
 
 
 class UnrolledView:
@@ -27,25 +29,12 @@ class UnrolledView:
 
     rope_table = None
 
-    def __init__(self, keys: list[Tensor], values: list[Tensor], mask: Tensor | None) -> None:
-        self._keys, self._values = keys, values
-        self.mask = mask
-        """[1, 1, P, (s + 1) P], additive; None at step 0, which is plainly causal."""
+    def __init__(self, attention: StepAttention) -> None:
+        self.mask: Any = attention
+        """An `AttendingMask`; it gets the keys and values of each step."""
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object) -> tuple[Tensor, Tensor]:
-        self._keys.append(key)
-        self._values.append(value)
-        return torch.cat(self._keys, dim=2), torch.cat(self._values, dim=2)
-
-
-def step_mask(num_pairs: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Additive mask of a step: causal over the pairs of step 0, then one diagonal for each later step."""
-    if step == 0:
-        return None
-    causal = torch.ones(num_pairs, num_pairs, dtype=torch.bool, device=device).tril()
-    own = torch.eye(num_pairs, dtype=torch.bool, device=device)
-    seen = torch.cat([causal, *[own] * step], dim=1)
-    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, float("-inf"))[None, None]
+        return key, value
 
 
 class ChainStates(NamedTuple):
@@ -63,23 +52,22 @@ def num_pairs(length: int, num_steps: int) -> int:
 class HeadChain:
     """Runs a head for K steps over rows of text."""
 
-    def __init__(self, head: Head, length: int, num_steps: int) -> None:
+    def __init__(self, head: Head, length: int, num_steps: int, *, compiles: bool = False) -> None:
+        """compiles: whether torch compiles what the head computes around its attention."""
         self.head, self.num_steps = head, num_steps
         self.num_pairs = num_pairs(length, num_steps)
-        device, dtype = head.target.device, head.target.dtype
-        self._masks = [step_mask(self.num_pairs, index, dtype, device) for index in range(num_steps)]
-        self._positions = torch.arange(self.num_pairs, device=device)[None]
+        self._positions = torch.arange(self.num_pairs, device=head.target.device)[None]
+        self._run: Callable[..., HeadOutput] = torch.compile(head.forward) if compiles else head.forward
 
     def __call__(self, token_ids: Tensor, features: Tensor) -> ChainStates:
         """token_ids: [B, length]; features: [B, length, H] of the target's states."""
         size = self.num_pairs
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
+        attention = StepAttention()
         states = ChainStates([], [])
         current = features[:, :size]
-        for index, mask in enumerate(self._masks):
+        for index in range(self.num_steps):
             tokens, read = self._pairs(index, token_ids, current)
-            output = self.head(tokens, read, self._positions + index, UnrolledView(keys, values, mask))
+            output = self._run(tokens, read, self._positions + index, UnrolledView(attention))
             current = output.next_features
             states.hidden.append(output.hidden)
             states.features.append(current)

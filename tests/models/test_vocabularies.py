@@ -13,6 +13,7 @@ from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.dflash import DFlashHead
 from harness.models.draft_model import load_draft_model
 from harness.models.eagle3 import load_eagle3
+from harness.models.free_memory import weights_need
 from harness.models.head import save_head
 from harness.models.token_ids import stored_token_ids
 from tests.support.tiny_heads import LOADERS, block_logits, make_head
@@ -245,11 +246,28 @@ def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_p
     assert "lm_head.weight" not in loaded.state_dict_public() and loaded.cost.output is target.output_matrix
 
 
-def test_a_head_over_few_tokens_needs_an_output_matrix(tmp_path, target):
-    save_head(make_head("eagle3", target), tmp_path)
+def test_a_head_over_few_tokens_without_an_output_matrix_takes_the_targets_rows_of_these(tmp_path, target):
+    """Would catch the first rows, or all, in the place of those of its tokens; a copy that is stored or not counted."""
+    head, tokens = make_head("eagle3", target), random_tokens(1, 6)
+    save_head(head, tmp_path)
     edit_weights(tmp_path, drop="lm_head.weight")
-    message = (
-        r"expected lm_head\.weight, or a head over all 61 tokens .* found none, draft_vocab_size 9 and hidden_size 24"
-    )
-    with pytest.raises(CheckpointError, match=message):
+    loaded = load_eagle3(tmp_path, target)
+    assert loaded.draft_to_target.tolist() == head.draft_to_target.tolist()
+    with torch.no_grad():
+        head.lm_head.weight.copy_(target.output_matrix[head.draft_to_target])
+    torch.testing.assert_close(head_logits(loaded, target, tokens), head_logits(head, target, tokens))
+    assert loaded.assumptions == ("it has no lm_head, and the target's rows of its draft tokens are taken",)
+    assert "output_rows" not in loaded.state_dict_public() and not loaded.has_own_output
+    assert loaded.cost.output.shape == head.lm_head.weight.shape
+    assert loaded.num_parameters == head.num_parameters - head.lm_head.weight.numel()
+    # the copy takes memory beside the weights
+    assert weights_need("", loaded).num_bytes == weights_need("", head).num_bytes
+
+
+def test_the_targets_output_matrix_must_fit_a_head_without_one(tmp_path, target):
+    save_head(make_head("eagle3", target, own_embedding=True, hidden_size=12), tmp_path)
+    edit_weights(tmp_path, drop="lm_head.weight")
+    with pytest.raises(
+        CheckpointError, match=r"expected lm_head\.weight, or hidden_size 24 of target .*hidden_size 12"
+    ):
         load_eagle3(tmp_path, target)

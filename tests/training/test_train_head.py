@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,11 @@ from harness.training.chat_segments import given_prompts
 from harness.training.ranks import Ranks, run_together
 from harness.training.rows import RowFiles
 from harness.training.sampler import Segments
-from harness.training.settings import HeadTraining
+from harness.training.settings import HeadTraining, Output
 from harness.training.train_head import HeadRun
 from tests.support.any_models import tiny_config, tiny_model
 from tests.support.gradients_of_ranks import write_found
-from tests.support.tiny_models import word_tokenizer
+from tests.support.tiny_models import random_target, word_tokenizer
 
 END = 7
 
@@ -36,6 +37,11 @@ def general_target(writes_text: bool = False) -> TargetModel:
     config = tiny_config("gpt2")
     config.n_layer = 6
     return GeneralTarget(tiny_model("gpt2", config), word_tokenizer(config.vocab_size), name="tiny")
+
+
+def own_target(writes_text: bool = False) -> TargetModel:
+    """One with layers of our own, whose logits are a product with its output matrix."""
+    return random_target()
 
 
 def prompts(target: TargetModel) -> Segments:
@@ -93,6 +99,34 @@ def test_a_run_that_ended_early_goes_on_to_the_bits_of_one_that_did_not(trained:
     first, second = (load_file(folder / "head" / "model.safetensors") for folder in (trained, tmp_path))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_head_of_the_targets_output_learns_without_a_matrix_of_its_own(tmp_path: Path) -> None:
+    """Would catch a matrix in its file, rows that are learnt, and a run that goes on with another output."""
+    head_run(tmp_path, output=Output.target)(Ranks(0, 1))
+    lines = [json.loads(line)["T=1"]["acceptance_length"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1] > lines[0] + 0.02
+    target = general_target()
+    head = load_eagle3(tmp_path / "head", target)
+    assert "lm_head.weight" not in load_file(tmp_path / "head" / "model.safetensors")
+    assert torch.equal(head.output_matrix, target.output_matrix[head.draft_to_target])
+    with pytest.raises(ValueError, match="began with, output=target"):
+        head_run(tmp_path)(Ranks(0, 1))
+
+
+@pytest.mark.parametrize("loads", [general_target, own_target])
+def test_kept_states_teach_what_states_that_are_computed_anew_do(
+    tmp_path: Path, loads: Callable[[bool], TargetModel]
+) -> None:
+    """Would catch states of other rows, and logits of other tokens."""
+    heads = []
+    for keeps in (False, True):
+        folder = tmp_path / str(keeps)
+        run = dataclasses.replace(head_run(folder, keep_states=keeps, batch_rows=5, steps=4), load=loads)
+        run(Ranks(0, 1))
+        heads.append(load_file(folder / "head" / "model.safetensors"))
+    for name, tensor in heads[0].items():
+        torch.testing.assert_close(heads[1][name], tensor, atol=2e-3, rtol=2e-2)
 
 
 def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def pairs(trial: Trial) -> Iterator[Variant]:
 def vocabulary(trial: Trial) -> Iterator[Variant]:
     """Other target ids for the draft ids: d2t left out, read as ids, or shifted by one; by the likeness of rows."""
     head, num_ids = trial.head, trial.target.vocab_size
-    if head.draft_to_target is None and head.vocab_size == num_ids and not head.has_own_output:
+    if not head.has_own_output:  # it takes the target's rows, of whatever tokens it names
         return
     own = torch.arange(head.vocab_size, device=trial.target.device)
     ids = own if head.draft_to_target is None else head.draft_to_target
