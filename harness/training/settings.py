@@ -31,9 +31,9 @@ class HeadTraining:
     """Folder of the run: rows of text, checkpoint, log, and the head itself in OUT/head."""
     minutes: float = 20.0
     """Training time in all runs together, at whose end the learning rate reaches zero; that of writing text is not
-    counted."""
+    counted. 0 trains to the end of this run (run_minutes)."""
     steps: int = 0
-    """Optimizer steps in place of minutes; 0 counts minutes."""
+    """Optimizer steps in place of minutes; 0 counts time."""
     run_minutes: float = 0.0
     """End this run after so long, whatever it is doing, to go on with the same command later; 0 does not."""
     tokens: int = 20_000_000
@@ -84,7 +84,8 @@ class HeadTraining:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             _require(getattr(self, name) >= least, name, f"{least} or more", getattr(self, name))
-        _require(self.minutes > 0 or self.steps > 0, "minutes", "more than 0", self.minutes)
+        is_bounded = self.minutes > 0 or self.steps > 0 or (self.minutes == 0 and self.run_minutes > 0)
+        _require(is_bounded, "minutes", "more than 0, or 0 beside run_minutes", self.minutes)
         known = bool(self.temperatures) and all(0 <= value <= 2 for value in self.temperatures)
         _require(known, "temperatures", "numbers from 0 to 2", self.temperatures)
         least = 8 + self.num_unrolled

@@ -48,6 +48,8 @@ FIXED = (
 )
 """Settings that a run keeps when it goes on; by the last two rows are held out."""
 _EXAMPLE_CHARACTERS = 1500
+_TO_END = 2.0
+"""Seconds that a run keeps to end in."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,18 @@ class HeadRun:
     def __call__(self, ranks: Ranks) -> None:
         self.write_text(ranks)
         ranks.wait()
-        if not self.settings.only_text and not self._is_over(ranks):
+        if not self.settings.only_text and not self.is_over(ranks):
             self.train(ranks)
 
-    def _is_over(self, ranks: Ranks, ahead: float = 0.0) -> bool:
-        """Whether the time of this run is used up, or will be in so many seconds; all processes agree."""
+    @property
+    def seconds_left(self) -> float:
+        """Of this run."""
         limit = 60 * self.settings.run_minutes
-        over = limit > 0 and time.monotonic() - self.began + ahead >= limit
-        return ranks.agree(float(over)) > 0
+        return self.began + limit - time.monotonic() if limit > 0 else float("inf")
+
+    def is_over(self, ranks: Ranks, ahead: float = 0.0) -> bool:
+        """Whether the time of this run is used up, or will be in so many seconds; all processes agree."""
+        return ranks.agree(float(self.seconds_left <= ahead)) > 0
 
     def write_text(self, ranks: Ranks) -> None:
         """Let the target write rows until there are enough tokens, or no time is left for more.
@@ -107,7 +113,7 @@ class HeadRun:
         for turn in range(-(-(settings.tokens - found) // (at_once * ranks.number))):
             seconds = (time.monotonic() - began) / max(1, turn)
             late = turn > 0 and time.monotonic() - began + seconds > 60 * settings.generate_minutes
-            if ranks.agree(float(late)) > 0 or self._is_over(ranks, seconds if turn else 0.0):
+            if ranks.agree(float(late)) > 0 or self.is_over(ranks, seconds if turn else 0.0):
                 break
             index = first + turn * ranks.number + ranks.rank
             torch.manual_seed(self.seed + 1 + index)
@@ -239,13 +245,14 @@ class Trainer:
         self._tell(f"{num_parameters:,} parameters, first step {time.perf_counter() - began:.1f} s")
         if ranks.is_first and self.state["index"] == 0:
             self._log(0, 0.0, None, 0.0)
+        before = self.state["seconds"]
         schedule = Schedule(
-            60 * settings.minutes,
+            60 * settings.minutes or before + max(0.0, self._run.seconds_left - _TO_END),
             settings.steps or None,
             num_warmup_steps=50,
             decay_from=0.3,
             peak=settings.learning_rate,
-            seconds_before=self.state["seconds"],
+            seconds_before=before,
         )
         first = index = self.state["index"]
         started = logged = saved = time.monotonic()
@@ -268,7 +275,7 @@ class Trainer:
             if ranks.is_first and now - saved >= settings.checkpoint_seconds:
                 self._save(index, schedule.elapsed)
                 saved = time.monotonic()
-            if self._run._is_over(ranks):
+            if self._run.is_over(ranks):
                 is_done = False
                 break
         if ranks.is_first:

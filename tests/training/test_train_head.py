@@ -129,6 +129,14 @@ def test_kept_states_teach_what_states_that_are_computed_anew_do(
         torch.testing.assert_close(heads[1][name], tensor, atol=2e-3, rtol=2e-2)
 
 
+def test_without_minutes_a_run_trains_to_its_end(tmp_path: Path) -> None:
+    """Would catch a learning rate that has not reached zero where the run ends."""
+    head_run(tmp_path).write_text(Ranks(0, 1))
+    head_run(tmp_path, steps=0, minutes=0.0, run_minutes=0.1)(Ranks(0, 1))
+    ended = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert ended["fraction"] >= 1
+
+
 def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None:
     files = RowFiles(tmp_path / "rows")
     head_run(tmp_path, generate_minutes=0.0).write_text(Ranks(0, 1))
@@ -196,7 +204,7 @@ def test_two_processes_average_gradients_and_follow_the_first(tmp_path: Path) ->
         (["minuts=3"], "minuts"),
         (["drafter=eagle3"], "drafter is not used here"),
         (["kind=medusa"], "expected one of eagle3"),
-        (["minutes=0"], "minutes: expected more than 0"),
+        (["minutes=0"], "minutes: expected more than 0, or 0 beside run_minutes"),
         (["seed=1,2"], "a run trains one head"),
         (["temperatures=3"], "temperatures: expected numbers from 0 to 2"),
     ],
