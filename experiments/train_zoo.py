@@ -45,7 +45,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes and 20 steps each, on a CPU")
     parser.add_argument("--pack", type=Path, default=None, help="folder for the result as parts of one tar")
     parser.add_argument("--pack-sampled", action="store_true", help="put the sampled text into the archive too")
-    parser.add_argument("--install", action="store_true", help="copy the result over harness/models/zoo")
+    parser.add_argument("--install", action="store_true", help="put the result into harness/models/zoo, packed")
     return parser
 
 

@@ -17,12 +17,13 @@ from harness.models.draft_model import load_draft_model
 from harness.models.eagle import load_eagle
 from harness.models.eagle3 import load_eagle3
 from harness.models.mtp import MtpConfig, MtpHead, load_mtp, save_mtp
+from harness.models.packed_weights import pack_folder
 from harness.models.peagle import load_peagle
 from harness.models.target import load_target
 from harness.models.zoo import KINDS
 
 MAX_BYTES = 32_000_000
-"""What the built-in models may take in all."""
+"""What the built-in models may take in all, before their weights are packed."""
 PART_BYTES = 15 << 20
 _SHIPPED = (*KINDS, "README.md")
 _EVIDENCE = ("metrics", "logs", "samples.txt", "target_samples.txt")
@@ -103,11 +104,11 @@ def pack(settings: Settings, destination: Path, with_sampled: bool) -> None:
 
 
 def install(out: Path, zoo: Path) -> None:
-    """Copy the shipped files of a finished run over the built-in models."""
+    """Put the shipped files of a finished run in place of the built-in models, their weights packed."""
     for name in _SHIPPED:
         source = out / name
         if source.is_dir():
-            shutil.copytree(source, zoo / name, dirs_exist_ok=True)
+            pack_folder(source, zoo / name)
         elif source.is_file():
             zoo.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, zoo / name)

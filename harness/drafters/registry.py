@@ -40,7 +40,7 @@ from harness.models.checkpoint import WITHOUT_WEIGHTS, checkpoint_folder
 from harness.models.described import described_folder
 from harness.models.head import Head
 from harness.models.target import TargetModel
-from harness.models.zoo import ZOO, zoo_path
+from harness.models.zoo import is_zoo_target, zoo_path
 from kernels.contract import DraftSampling
 
 
@@ -202,7 +202,7 @@ def sizes_of(config: DrafterConfig, target: TargetModel) -> Path | None:
     """
     if config.path is not None:
         return checkpoint_folder(config.path, config.revision, WITHOUT_WEIGHTS)
-    if not (config.traits.in_zoo and target.path == ZOO / "target"):
+    if not (config.traits.in_zoo and is_zoo_target(target.path)):
         return None
     return zoo_path(config.kind.value, with_weights=False)
 

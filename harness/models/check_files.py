@@ -36,6 +36,7 @@ from harness.models.safetensors_header import StoredTensor
 from harness.models.tensor_shapes import head_shapes, model_shapes, mtp_shapes, wrong_size
 from harness.models.tokenizer import eos_token_ids
 from harness.models.tokenizer_files import check_tokenizer_files
+from harness.models.zoo import zoo_path
 
 GENERATION_CONFIG = "generation_config.json"
 
@@ -46,6 +47,8 @@ def check_target_files(target: TargetConfig) -> None:
     Raises:
         SettingsError: a file is missing or damaged, or what lies there is no language model that runs.
     """
+    if target.is_built_in:
+        _check_zoo("target", "target", target.weights)
     folder = _folder(target)
     if folder is None:
         return
@@ -81,6 +84,8 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         SettingsError: a file is missing or damaged, or what lies there is another kind of drafter.
     """
     in_target = drafter.has_model and drafter.traits.in_target and drafter.path is None
+    if drafter.has_model and target.is_built_in and drafter.path is None and drafter.shape is None:
+        _check_zoo("drafter", drafter.kind.value, drafter.weights)
     folder = _folder(target if in_target else drafter) if drafter.has_model else None
     if folder is None:
         return
@@ -96,6 +101,14 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         check_tokenizer_files(folder, is_needed=False)
     except CheckpointError as error:
         raise SettingsError(f"{'drafter' if in_target else 'drafter.path'}: {error}") from error
+
+
+def _check_zoo(key: str, kind: str, weights: Weights) -> None:
+    """Unpack the weights of a built-in model, if they are read. Raises SettingsError where that cannot be done."""
+    try:
+        zoo_path(kind, with_weights=weights is Weights.checkpoint)
+    except ValueError as error:
+        raise SettingsError(f"{key}: {error}") from error
 
 
 def _folder(model: TargetConfig | DrafterConfig) -> Path | None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WITHOUT_WEIGHTS = ("*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-DOWNLOADED = ("*.safetensors", *WITHOUT_WEIGHTS)
+WEIGHTS = "*.safetensors"
+DOWNLOADED = (WEIGHTS, *WITHOUT_WEIGHTS)
 CODE = ("*.py",)
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 SINGLE = "model.safetensors"
@@ -51,11 +52,15 @@ def checkpoint_folder(
 ) -> Path:
     """The local folder of a checkpoint; of a Hugging Face id the files of these patterns are downloaded.
 
+    Packed weights are unpacked, if the patterns ask for weights (harness.models.packed_weights).
     with_code: also Python files, for a caller that runs the checkpoint's own code.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():
-        return folder
+        # it raises this module's error
+        from harness.models.packed_weights import unpacked
+
+        return unpacked(folder) if WEIGHTS in patterns else folder
     name = str(path)
     if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise CheckpointError(

@@ -9,7 +9,7 @@ from harness.config.drafter import DrafterConfig, DrafterKind
 from harness.config.models import TargetConfig, Weights
 from harness.models.checkpoint import without_nulls
 from harness.models.shape import SHAPES, read_shape
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 from harness.records.strict_json import parse_json
 
 CONFIG = "config.json"
@@ -42,7 +42,7 @@ def described_target(target: TargetConfig) -> Described | None:
     """The target's; None where it cannot be read, which the loader says."""
     if target.shape is not None:
         return _of_shape(target.shape)
-    return described_folder(ZOO / "target" if target.path is None else Path(target.path))
+    return _of_zoo("target", target.weights) if target.path is None else described_folder(Path(target.path))
 
 
 def described_drafter(drafter: DrafterConfig) -> Described | None:
@@ -56,7 +56,15 @@ def described_drafter(drafter: DrafterConfig) -> Described | None:
     follows = drafter.weights is Weights.random and drafter.kind is not DrafterKind.draft_model
     if follows or drafter.traits.in_target:
         return None
-    return described_folder(ZOO / drafter.kind.value)
+    return _of_zoo(drafter.kind.value, drafter.weights)
+
+
+def _of_zoo(kind: str, weights: Weights) -> Described | None:
+    try:
+        return described_folder(zoo_path(kind, with_weights=weights is Weights.checkpoint))
+    except ValueError:
+        # the loader says what is missing or broken
+        return None
 
 
 def _of_shape(name: str) -> Described:

@@ -10,7 +10,7 @@ from harness.config.models import TargetConfig, Weights
 from harness.models.described import described_target
 from harness.models.token_ids import TOKENIZER, has_tokenizer
 from harness.models.tokenizer import eos_token_ids, load_own_tokenizer
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def tokenizer_folder_here(target: TargetConfig) -> Path | None:
         return None
     own = None if target.shape is not None else described.source.parent
     stands_in = target.weights is Weights.random and (own is None or not has_tokenizer(own))
-    return ZOO / "target" if stands_in or own is None else own
+    return zoo_path("target", with_weights=False) if stands_in or own is None else own
 
 
 def num_positions_here(target: TargetConfig) -> int | None:

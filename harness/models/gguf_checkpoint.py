@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from harness.models.checkpoint import CheckpointError, configured_by, read_json
 from harness.models.described import CONFIG
 from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokenizer, read_header
+from harness.models.kept_folders import cache_folder, kept
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 
@@ -32,13 +31,6 @@ _KEPT = (
 """Copied from the folder of the GGUF file, where that holds a tokenizer."""
 FORM = 2
 """Of what is written; another one where the same file would be written otherwise."""
-
-
-def cache_folder() -> Path:
-    """Where converted files are kept: REJECTION_LAB_CACHE, else the user's cache."""
-    given = os.environ.get("REJECTION_LAB_CACHE")
-    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(given or f"{user}/rejection_lab").expanduser() / "gguf"
 
 
 def converted(path: str, tell: Callable[[str], None]) -> Path:
@@ -57,13 +49,15 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
     sources = [file, *_beside(file)]
     states = [f"{source} {source.stat().st_size} {source.stat().st_mtime_ns}" for source in sources]
     key = hashlib.sha256(f"{FORM} {states}".encode()).hexdigest()[:12]
-    folder = cache_folder() / f"{file.stem}-{key}"
-    if not folder.is_dir():
+    folder = cache_folder() / "gguf" / f"{file.stem}-{key}"
+
+    def write(unfinished: Path) -> None:
         _check(file)
         size = f"{file.stat().st_size / 1e6:,.0f} MB, 4 bits of which become 32"
         tell(f"{file.name} ({size}) is written as a checkpoint in float32, once, to {folder}")
-        _write(file, folder)
-    return folder
+        _write(file, unfinished)
+
+    return kept(folder, write)
 
 
 def _beside(file: Path) -> list[Path]:
@@ -82,23 +76,12 @@ def _check(file: Path) -> None:
 
 
 def _write(file: Path, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        _write_model(file, unfinished)
-        given = _beside(file)
-        for path in given:
-            shutil.copyfile(path, unfinished / path.name)
-        if not given:
-            gguf_tokenizer(file).save_pretrained(unfinished)
-        try:
-            unfinished.rename(folder)
-        except OSError:
-            # another process has written the same one meanwhile
-            if not folder.is_dir():
-                raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    _write_model(file, folder)
+    given = _beside(file)
+    for path in given:
+        shutil.copyfile(path, folder / path.name)
+    if not given:
+        gguf_tokenizer(file).save_pretrained(folder)
 
 
 def _write_model(file: Path, folder: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.models.packed_weights import PACKED, place_of, unpacked
+
 ZOO = Path(__file__).parent / "zoo"
-"""Folder of the built-in models; its model card is README.md there."""
+"""Folder of the built-in models, with packed weights; its model card is README.md there."""
 
 KINDS = ("target", "eagle", "eagle3", "peagle", "draft_model")
 """Folders of the zoo. The MTP layer lies inside the target's folder, as in public checkpoints."""
@@ -14,18 +16,25 @@ KINDS = ("target", "eagle", "eagle3", "peagle", "draft_model")
 def zoo_path(kind: str, *, with_weights: bool = True) -> Path:
     """Folder of a built-in model: target, eagle, eagle3, draft_model, or mtp (which is the target's folder).
 
-    with_weights: False for those who want its sizes or its tokenizer alone.
-    Raises ValueError for an unknown kind and when the files are not there.
+    with_weights: False for those who want its sizes or its tokenizer alone; else any reader of checkpoints can be given
+    the folder, which lies in the user's cache.
+    Raises ValueError for an unknown kind, when the files are not there, and as `unpacked` does.
     """
     folder = "target" if kind == "mtp" else kind
     if folder not in KINDS:
         raise ValueError(f"expected a built-in model among {', '.join((*KINDS, 'mtp'))}, found {kind!r}")
     path = ZOO / folder
-    wanted = ("config.json", "model.safetensors") if with_weights else ("config.json",)
+    wanted = ("config.json", PACKED) if with_weights else ("config.json",)
     missing = [name for name in wanted if not (path / name).is_file()]
     if missing:
         raise ValueError(
             f"{path}: expected the built-in {kind} with {', '.join(missing)}, found none; the package was installed "
             f"without its models: reinstall it, or train them with `python -m experiments.train_zoo`"
         )
-    return path
+    return unpacked(path) if with_weights else path
+
+
+def is_zoo_target(folder: Path | None) -> bool:
+    """Whether a folder is that of the built-in target, with its weights or without."""
+    own = ZOO / "target"
+    return folder is not None and (folder == own or ((own / PACKED).is_file() and folder == place_of(own)))

@@ -26,7 +26,7 @@ from harness.config.drafter import drafter_of
 from harness.config.schema import SettingsError
 from harness.drafters.registry import load_head
 from harness.models.target import TargetOutput
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 from harness.runner.progress import progress_on
 
 SMALL = ("workload.num_prompts=9", "decoding.max_new_tokens=32", "backend.device=cpu")
@@ -57,7 +57,7 @@ def named(pair: Forced, kind: str, folder: Path | None, states: StatesOfTexts | 
 
 
 def copied(kind: str, to: Path) -> Path:
-    shutil.copytree(ZOO / kind, to / kind)
+    shutil.copytree(zoo_path(kind), to / kind)
     return to / kind
 
 
@@ -202,8 +202,8 @@ def test_a_missing_part_is_refused_by_its_name(capsys, tmp_path):
 
 def test_a_head_of_another_tokenizer_is_refused(capsys, tmp_path):
     folder = copied("eagle", tmp_path)
-    shutil.copy(ZOO / "target" / "tokenizer_config.json", folder)
-    tokenizer = json.loads((ZOO / "target" / "tokenizer.json").read_text())
+    shutil.copy(zoo_path("target") / "tokenizer_config.json", folder)
+    tokenizer = json.loads((zoo_path("target") / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     names = list(vocabulary)
     vocabulary[names[300]], vocabulary[names[301]] = vocabulary[names[301]], vocabulary[names[300]]
@@ -233,7 +233,7 @@ def target_with(template: str, to: Path) -> Path:
 def test_another_chat_template_and_looping_answers_are_named(capsys, tmp_path):
     """Asked in another format than it was trained with, the target loops at temperature 0."""
     target = target_with(turns_alike(WRONG, "'### assistant:\\n'"), tmp_path)
-    code = main([f"{target}", f"{ZOO / 'eagle3'}", "--no-trials", "backend.device=cpu", "workload.num_prompts=12"])
+    code = main([f"{target}", f"{zoo_path('eagle3')}", "--no-trials", "backend.device=cpu", "workload.num_prompts=12"])
     verdict = capsys.readouterr().out.splitlines()[0]
     assert code == FAILED and "looping answers" in verdict and "hold none of them" in verdict
 
@@ -242,7 +242,7 @@ def test_thinking_is_named(tmp_path):
     """Of a switch that is on unless it is set, and with which the target was not trained."""
     opening = f"('<|assistant|>\\n' if {IS_OFF} else '### assistant:\\n')"
     target = target_with(turns_alike(f"({RIGHT} if {IS_OFF} else {WRONG})", opening), tmp_path)
-    settings = ["target=local", f"target.path={target}", "drafter=eagle3", f"drafter.path={ZOO / 'eagle3'}"]
+    settings = ["target=local", f"target.path={target}", "drafter=eagle3", f"drafter.path={zoo_path('eagle3')}"]
     protocol = compose([*settings, "backend.device=cpu", "workload.num_prompts=15"])
     runs = Runs(progress_on(sys.stderr))
     found = better(list(try_askings(protocol, runs, runs.results(protocol.plan)[-1])))

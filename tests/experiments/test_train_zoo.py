@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from experiments.train_zoo import chosen_stages, main
+from experiments.zoo.assemble import install
 from experiments.zoo.corpus import dialogue_turns, documents
 from experiments.zoo.generated import CATEGORIES, CHAT_GROUP, JSON_GROUP, chat_turns, generated
 from experiments.zoo.json_text import TASKS, json_turns, schema_of
@@ -21,8 +22,10 @@ from experiments.zoo.tokenizer import END_OF_TEXT_ID, SPECIAL_TOKENS, chat_text,
 from harness.models.eagle import EagleConfig, EagleHead
 from harness.models.eagle3 import Eagle3Config, Eagle3Head
 from harness.models.mtp import MtpConfig, MtpHead
+from harness.models.packed_weights import PACKED, unpack
 from harness.models.peagle import PEagleConfig, PEagleHead, load_peagle
 from harness.models.target import TargetModel, load_target, load_tokenizer
+from harness.models.zoo import KINDS
 from harness.training.sampler import Sampler, Segments
 from harness.training.schedule import Schedule
 from harness.training.unrolled import HeadChain, ParallelChain, StepTerms, accepted, step_terms
@@ -257,3 +260,7 @@ def test_every_stage_runs_on_a_cpu_and_leaves_a_loadable_zoo(tmp_path: Path) -> 
     sizes = json.loads((out / "metrics" / "sizes.json").read_text())
     assert set(sizes["num_parameters"]) == {"target", "eagle", "eagle3", "mtp", "draft_model", "peagle"}
     assert (packed / "zoo.tar.00").stat().st_size > 0
+    install(out, tmp_path / "installed")
+    for kind in KINDS:
+        assert unpack(tmp_path / "installed" / kind / PACKED) == (out / kind / "model.safetensors").read_bytes()
+        assert not (tmp_path / "installed" / kind / "model.safetensors").exists()

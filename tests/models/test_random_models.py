@@ -122,9 +122,9 @@ def test_random_models_need_the_zoos_tokenizer_and_not_its_weights(tmp_path, mon
     target = ["target.weights=random", f"target.path={folder}", "target.name=tiny"]
     arguments = [*target, "drafter=eagle3", "drafter.weights=random", "drafting.num_speculative_tokens=2"]
     run(*arguments, *SMALL, f"output.folder={tmp_path / 'with'}")
-    without = shutil.copytree(zoo_module.ZOO, tmp_path / "zoo", ignore=shutil.ignore_patterns("*.safetensors"))
+    without = shutil.copytree(zoo_module.ZOO, tmp_path / "zoo", ignore=shutil.ignore_patterns("*.packed"))
     monkeypatch.setattr(zoo_module, "ZOO", without)
-    with pytest.raises(ValueError, match=r"expected the built-in target with model\.safetensors, found none"):
+    with pytest.raises(ValueError, match=r"expected the built-in target with model\.safetensors\.packed, found none"):
         load_target(None)
     run(*arguments, *SMALL, f"output.folder={tmp_path / 'without'}")
     with_weights, without_weights = ({*(tmp_path / name / CELLS).iterdir()} for name in ("with", "without"))

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|tmp|home|Users)/\w")
 MAX_TRACKED_BYTES = 45_000_000
-MAX_ZOO_BYTES = 32_000_000
+MAX_ZOO_BYTES = 22_000_000
 MAX_RESULT_FILES, MAX_RESULT_BYTES = 330, 5_000_000
 
 

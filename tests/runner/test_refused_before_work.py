@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from experiments import run as command
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 from harness.runner import whole_run
 from tests.support.broken_inputs import (
     cut,
@@ -181,8 +181,8 @@ CHECKPOINTS = {
         "found tensor markov_head.markov_w1.weight of a DSpark head; run it with drafter=dspark",
     ),
     "head as target": (
-        lambda at: target(ZOO / "eagle3"),
-        f"target.path: expected a language model, found an EAGLE-3 head in {ZOO / 'eagle3'}; drafter=eagle3 runs it",
+        lambda at: target(zoo_path("eagle3")),
+        f"target.path: expected a language model, found an EAGLE-3 head in {zoo_path('eagle3')}; drafter=eagle3 runs",
     ),
 }
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}

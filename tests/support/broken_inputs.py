@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 from tests.support.tiny_models import edit_weights
 
 INDEX = "model.safetensors.index.json"
@@ -15,7 +15,7 @@ INDEX = "model.safetensors.index.json"
 
 def model(folder: Path, kind: str = "target", **changes: object) -> Path:
     """A copy of a built-in model; `changes` are fields of its config.json, None takes one out."""
-    copied = shutil.copytree(ZOO / kind, folder / kind)
+    copied = shutil.copytree(zoo_path(kind), folder / kind)
     source = copied / "config.json"
     fields = json.loads(source.read_text()) | changes
     source.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}))

@@ -8,12 +8,12 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from harness.models.token_ids import stored_token_ids
-from harness.models.zoo import ZOO
+from harness.models.zoo import zoo_path
 
 
 def renumbered(folder: Path, num_lacking: int = 0) -> Path:
     """Write the zoo's draft model with its token ids in reverse; so many of its tokens are none of the target's."""
-    for file in (ZOO / "draft_model").iterdir():
+    for file in zoo_path("draft_model").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     ids = stored_token_ids(folder)
     assert ids is not None

@@ -14,6 +14,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from harness.checks.doctor.finding import Finding, problem, remark
+from harness.models.kept_folders import cache_folder
 from harness.records.provenance import provenance
 from harness.records.runs import RUNS
 from harness.runner.optional_packages import EXTRAS, is_installed
@@ -140,6 +141,7 @@ def _disk() -> Iterator[Finding]:
     hub = Path(os.environ.get("HF_HOME") or user / "huggingface").expanduser()
     places = {
         "records": RUNS,
+        "models unpacked": cache_folder(),
         "Hugging Face": Path(os.environ.get("HF_HUB_CACHE") or hub / "hub").expanduser(),
         "Triton": Path(os.environ.get("TRITON_CACHE_DIR") or "~/.triton/cache").expanduser(),
     }

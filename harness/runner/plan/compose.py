@@ -38,7 +38,6 @@ from harness.config.tree import is_chain
 from harness.records.runs import RUNS
 from harness.report.trackers.tracker import tracker_of
 from harness.runner.plan.checks import check_cells, check_effect, check_target
-from harness.runner.plan.gguf_models import drafter_of_gguf, target_of_gguf
 from harness.runner.plan.overrides import (
     Given,
     check_given,
@@ -48,6 +47,7 @@ from harness.runner.plan.overrides import (
     smaller_values,
 )
 from harness.runner.plan.preferred_checkpoints import resolve_preferred
+from harness.runner.plan.readable_models import readable_drafter, readable_target
 from harness.runner.plan.run_plan import RunPlan, with_baselines
 from harness.runner.plan.typed_sections import member_section, root_schema, typed_section
 from harness.runner.plan.unnamed import in_own_folder
@@ -353,8 +353,10 @@ def _cell(
             raise SettingsError(text if text.startswith(item.name) else f"{item.name}: {text}") from error
     models = resolve_preferred(parts["target"], parts["drafter"])
     is_loaded = parts["backend"].kind != "server"
-    if is_loaded:
-        models = models._replace(target=target_of_gguf(models.target), drafter=drafter_of_gguf(models.drafter))
+    models = models._replace(
+        target=readable_target(models.target, is_loaded=is_loaded),
+        drafter=readable_drafter(models.drafter, is_loaded=is_loaded),
+    )
     if f"{is_loaded} {models.target}" not in checked:
         check_target(models.target, is_loaded=is_loaded)
         checked.add(f"{is_loaded} {models.target}")

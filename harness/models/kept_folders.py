@@ -1,0 +1,68 @@
+"""Checkpoint folders that are written once and kept in the user's cache: GGUF files converted, packed weights unpacked.
+
+Several processes may want one at once, and any may be killed: a folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+
+from harness.models.checkpoint import CheckpointError
+
+VARIABLE = "REJECTION_LAB_CACHE"
+_TRIES = 3
+"""Folders that are taken away before one is written in their place."""
+
+
+def cache_folder() -> Path:
+    """Where they are kept: REJECTION_LAB_CACHE, else a folder in the user's cache."""
+    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get(VARIABLE) or f"{user}/rejection_lab").expanduser()
+
+
+def kept(folder: Path, write: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:
+    """A folder of the cache, written if it is not there.
+
+    Args:
+        folder: its place.
+        write: fills an empty folder.
+        is_whole: whether what lies at the place is what would be written; else it is taken away.
+
+    Raises:
+        CheckpointError: it cannot be written there.
+    """
+    if is_whole(folder):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            write(unfinished)
+            unfinished.chmod(0o755)
+            _put(unfinished, folder, is_whole)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: expected to write this folder once, found: {error.strerror or error}; make room or give "
+            f"yourself the right, or name another folder in {VARIABLE}"
+        ) from error
+    return folder
+
+
+def _put(unfinished: Path, folder: Path, is_whole: Callable[[Path], bool]) -> None:
+    """Move a folder to its place, unless another process has put the same one there meanwhile."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            unfinished.rename(folder)
+            return
+        except OSError:
+            if is_whole(folder):
+                return
+            if not tries_left or not folder.exists():
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
