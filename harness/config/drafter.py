@@ -60,6 +60,8 @@ class DrafterTraits:
     """Whether it lies in the target's own folder and has the target's sizes."""
     in_zoo: bool = True
     """Whether the built-in target has one."""
+    built_in_for: tuple[str, ...] = ()
+    """Hugging Face ids of other targets for which one is built in (harness.models.zoo.head_path)."""
     name: str = "{kind}"
     """What tables call it, by its settings."""
 
@@ -160,7 +162,7 @@ class NetworkConfig(DrafterConfig):
     """The settings of a drafter that is a network."""
 
     path: str | None = None
-    """Local folder or Hugging Face id; null is the one built for the zoo's target (mtp: the target's own folder)."""
+    """Local folder or Hugging Face id; null is the one built for the target (mtp: the target's own folder)."""
     preferred: str | None = None
     """Hugging Face id of the drafter for target.preferred; both are taken, or neither."""
     revision: str | None = None
@@ -177,9 +179,10 @@ class NetworkConfig(DrafterConfig):
         lacks_weights = self.weights is Weights.checkpoint and self.path is None
         target, name = cell.target, self.kind.value
         if lacks_weights and not target.is_built_in and not self.traits.in_target:
+            having = " and ".join(["the built-in target", *self.traits.built_in_for][not self.traits.in_zoo :])
             return (
-                f"drafter={name} for target {target.name} needs drafter.path, or drafter.weights=random; only the "
-                "built-in target has one of its own"
+                f"drafter={name} for target {target.name} needs drafter.path, or drafter.weights=random; "
+                f"{f'only {having} may do without' if having else 'none is built in'}"
             )
         if lacks_weights and not self.traits.in_zoo:
             return f"drafter={name} needs drafter.path, or drafter.weights=random: none is built in"

@@ -95,8 +95,8 @@ def unpacked(folder: Path) -> Path:
         folder: of a checkpoint, packed or not.
 
     Returns:
-        The folder itself, unless its weights are packed: then a copy with all its files in the user's cache, written
-        when it is first asked for and named after what is in them.
+        The folder itself, unless its weights are packed: then a copy of its name with all its files in the user's
+        cache, in a folder named after what is in them, written when it is first asked for.
 
     Raises:
         CheckpointError: the packed file is damaged, lies beside unpacked weights, or there is no room for them.
@@ -129,7 +129,7 @@ def place_of(folder: Path) -> Path:
     for path in _others(folder):
         digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
         digest.update(path.read_bytes())
-    return cache_folder() / "unpacked" / f"{folder.name}-{digest.hexdigest()[:12]}"
+    return cache_folder() / "unpacked" / digest.hexdigest()[:16] / folder.name
 
 
 def pack_folder(source: Path, to: Path) -> None:

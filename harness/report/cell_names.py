@@ -71,11 +71,11 @@ def _weights_suffix(weights: str) -> str:
 
 
 def drafter_name(cell: CellResult) -> str:
-    """The drafter with its own settings, its checkpoint or shape where one was named, and whether its weights are
-    random."""
+    """The drafter with its own settings, its checkpoint or shape where one was named and says more, and whether its
+    weights are random."""
     name = drafter_traits(cell["drafter"]).name.format(**cell.record.config["drafter"])
     path = cell["drafter_checkpoint"]
-    return (f"{name} ({path})" if path else name) + _weights_suffix(cell["drafter_weights"])
+    return (f"{name} ({path})" if path and path != name else name) + _weights_suffix(cell["drafter_weights"])
 
 
 def column_name(cell: CellResult) -> str:

@@ -103,7 +103,7 @@ def test_a_damaged_file_is_named_and_leaves_nothing(damage, head, cache):
 
 def test_a_packed_folder_is_unpacked_once(head, cache):
     folder = unpacked(head)
-    assert folder.parent.parent == cache and folder == place_of(head)
+    assert folder.parents[2] == cache and folder == place_of(head)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", SINGLE]
     assert (folder / SINGLE).read_bytes() == unpack(head / PACKED)
     before = [(path, path.stat().st_mtime_ns) for path in sorted(folder.iterdir())]
@@ -171,7 +171,7 @@ def test_processes_that_unpack_at_once_all_find_it_whole(head, cache):
         process.stdin.write("\n")
         process.stdin.flush()
     assert {process.communicate()[0] for process in processes} == {"True\n"}
-    assert [path.name for path in (cache / "unpacked").iterdir()] == [place_of(head).name]
+    assert list((cache / "unpacked").glob("*/*")) == [place_of(head)]
 
 
 KILLED = """
@@ -194,4 +194,4 @@ def test_a_killed_process_leaves_no_half_of_it(head, cache):
     assert done.returncode == -signal.SIGKILL and not place_of(head).exists()
     folder = unpacked(head)
     assert (folder / SINGLE).read_bytes() == unpack(head / PACKED)
-    assert [path for path in (cache / "unpacked").glob("*") if not path.name.startswith(".")] == [folder]
+    assert [path for path in (cache / "unpacked").glob("*/*") if not path.name.startswith(".")] == [folder]

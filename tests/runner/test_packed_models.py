@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments.run import main
+from harness.drafters.eagle3 import Eagle3
 from harness.models import zoo
 from harness.models.packed_weights import PACKED, pack_folder
+from harness.records.files import read_cell
 from tests.support.small_run import small_run
 
 
@@ -39,3 +42,27 @@ def test_a_damaged_built_in_model_is_told_before_work(kind, key, tmp_path, monke
     assert main(["drafter=eagle", f"output.folder={tmp_path / 'run'}"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith(f"error: {key}: {packed}: expected packed weights") and not (tmp_path / "run").exists()
+
+
+def test_a_head_that_is_built_in_for_a_target_is_taken_without_a_path(tmp_path, monkeypatch, capsys):
+    """Of a public model, for which the zoo's stand in here; for any other target a path is asked for as before."""
+    named = copy_of("target", tmp_path / "Public-Model")
+    pack_folder(zoo.zoo_path("eagle3"), tmp_path / "heads" / "Public-Model" / "eagle3")
+    monkeypatch.setattr(zoo, "HEADS", tmp_path / "heads")
+    monkeypatch.setattr(Eagle3, "traits", replace(Eagle3.traits, built_in_for=(str(named),)))
+    folder = small_run(tmp_path / "run", f"target.path={named}", "drafter=eagle3", "measurement.baseline=false")
+    (record,) = [read_cell(path) for path in (folder / "cells").iterdir()]
+    assert Path(record.config["drafter"]["path"]) == zoo.head_path(str(named), "eagle3")
+    other = copy_of("target", tmp_path / "Other")
+    assert main([f"target.path={other}", "drafter=eagle3", "--list"]) == 2
+    assert (
+        f"needs drafter.path, or drafter.weights=random; only the built-in target and {named}"
+        in capsys.readouterr().err
+    )
+    (tmp_path / "heads" / "Public-Model" / "eagle3" / PACKED).unlink()
+    assert main([f"target.path={named}", "drafter=eagle3", "--list"]) == 2
+    assert "expected the built-in eagle3 for " in capsys.readouterr().err
+
+
+def copy_of(kind: str, to: Path) -> Path:
+    return Path(shutil.copytree(zoo.zoo_path(kind), to))

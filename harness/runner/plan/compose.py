@@ -355,7 +355,7 @@ def _cell(
     is_loaded = parts["backend"].kind != "server"
     models = models._replace(
         target=readable_target(models.target, is_loaded=is_loaded),
-        drafter=readable_drafter(models.drafter, is_loaded=is_loaded),
+        drafter=readable_drafter(models.drafter, models.target, is_loaded=is_loaded),
     )
     if f"{is_loaded} {models.target}" not in checked:
         check_target(models.target, is_loaded=is_loaded)

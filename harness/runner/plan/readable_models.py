@@ -1,5 +1,5 @@
 """Puts a folder that readers of checkpoints know into the path of a model: packed weights are unpacked, and the GGUF
-file of a model that this engine loads is converted; a package may have that."""
+file of a model that this engine loads is converted; a package may have that. A head without a path may be built in."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from harness.models.described import CONFIG
 from harness.models.gguf import gguf_in
 from harness.models.packaged import packaged
 from harness.models.packed_weights import unpacked
+from harness.models.zoo import head_path
 
 _Model = TypeVar("_Model", TargetConfig, NetworkConfig)
 
@@ -33,10 +34,22 @@ def readable_target(target: TargetConfig, *, is_loaded: bool) -> TargetConfig:
     return _with_folder("target.path", target, may_be_gguf=is_loaded)
 
 
-def readable_drafter(drafter: DrafterConfig, *, is_loaded: bool) -> DrafterConfig:
-    """The same of a drafter; of GGUF files draft models alone have some."""
+def readable_drafter(drafter: DrafterConfig, target: TargetConfig, *, is_loaded: bool) -> DrafterConfig:
+    """The same of a drafter for a target, of GGUF files draft models alone have some; a head may be built in.
+
+    Args:
+        drafter: of a cell.
+        target: as it was given, not yet readable.
+        is_loaded: as for a target.
+    """
     if not isinstance(drafter, NetworkConfig):
         return drafter
+    lacks_path = drafter.path is None and drafter.weights is Weights.checkpoint
+    if lacks_path and target.path is not None and target.path in drafter.traits.built_in_for:
+        try:
+            return replace(drafter, path=str(head_path(target.path, drafter.kind.value)))
+        except ValueError as error:
+            raise SettingsError(f"drafter: {error}") from error
     return _with_folder("drafter.path", drafter, may_be_gguf=is_loaded and drafter.kind is DrafterKind.draft_model)
 
 
