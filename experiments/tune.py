@@ -86,11 +86,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _measured_here(options: argparse.Namespace) -> tuple[list[Tuned], Path]:
-    from harness.checks.tune_depth import Loads, check, check_overrides, measure
+    from harness.checks.tune_depth import Loads, check, check_before, check_overrides, measure
     from harness.report.tuning import tuned_of
 
     loads = Loads(options.loads, options.repeats, options.requests)
     check_overrides(options.overrides)
+    check_before(options.measure, options.overrides, loads)
     folders = measure(options.measure, options.overrides, loads, options.fresh)
     measured = _measured(folders)
     if len(measured) > 1:

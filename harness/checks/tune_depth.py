@@ -19,6 +19,7 @@ from harness.analysis.tuning.held_out import NO_DRAFTS, HeldOut, held_out_of
 from harness.analysis.tuning.schedule import Schedule
 from harness.config.arrivals import rates_name
 from harness.config.schema import SettingsError
+from harness.runner.check_plan import check_plan
 from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.run_plan import Resume
 from harness.runner.whole_run import run_and_report
@@ -28,8 +29,9 @@ WORTH_A_CHECK = 0.1
 MOST_ARRIVING = 0.9
 """Of the requests per second that the engine served at the largest load: the rate of arrivals there. At the full rate
 the queue would grow without end."""
-ARRIVING_SLOTS = 6
-"""Requests of a repeat at each rate of arrivals, in those of a slot: as many at each, so that all loads count alike."""
+ARRIVING_SLOTS, ARRIVING_TURNS = 6, 16
+"""Requests of a repeat at each rate of arrivals, at least: in those of a slot, and for each request in flight there,
+since a load that few requests make is over before it is reached."""
 ABOUT = (
     *("experiment", "name", "drafting.depth", "backend.max_concurrency", "measurement.num_blocks"),
     *("measurement.baseline", "workload.num_requests", "workload.request_rate", "workload.request_rates"),
@@ -37,6 +39,7 @@ ABOUT = (
 )
 """Settings that this command sets itself."""
 PROMPTS = "workload.num_prompts"
+DEPTHS = "drafting.num_speculative_tokens"
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,25 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def on_other_prompts(overrides: Sequence[str]) -> list[str]:
-    """Settings of the check for those of the measurement: the prompts that it takes are the ones to leave out."""
+    """Settings of the check for those of the measurement: the prompts that it takes are the ones to leave out, and
+    depths are those of the schedule and beside it."""
     found = []
     for override in overrides:
         key, _, value = override.partition("=")
-        found.append(f"workload.held_out={value}" if key.lstrip("+") == PROMPTS else override)
+        if key.lstrip("+") != DEPTHS:
+            found.append(f"workload.held_out={value}" if key.lstrip("+") == PROMPTS else override)
     return found
+
+
+def check_before(name: str, overrides: Sequence[str], loads: Loads) -> None:
+    """Look at what all runs need, prompts for the check among them, before the first one measures.
+
+    Raises:
+        SettingsError: settings are wrong, or no prompt is left to check on.
+    """
+    for experiment, own in (("tune", overrides), ("tune_check", on_other_prompts(overrides))):
+        size = f"backend.max_concurrency={loads.in_flight[-1]}"
+        check_plan(compose_plan([f"experiment={experiment}", f"name={name}", size, *own]))
 
 
 def measure(name: str, overrides: Sequence[str], loads: Loads, fresh: bool) -> list[Path]:
@@ -122,10 +138,6 @@ def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured,
         f"measurement.baseline={str(with_none).lower()}",
     ]
     found: list[HeldOut] = []
-    for in_flight in loads.in_flight:
-        size = [f"backend.max_concurrency={in_flight}", f"workload.num_requests={loads.num_requests(in_flight)}"]
-        found += _held_out(["experiment=tune_check", f"name={name}_at_{in_flight}", *own, *size, *overrides],
-                           schedule, fresh)  # fmt: skip
     arrivals = arrivals_of(measured, loads)
     num_requests = loads.repeats * sum(count for _, count in arrivals)
     moving = [
@@ -133,8 +145,13 @@ def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured,
         f"workload.num_requests={num_requests}",
         f"workload.request_rates={rates_name(arrivals)}",
     ]
-    found += _held_out(["experiment=tune_check", f"name={name}_moving", *own, *moving, *overrides], schedule, fresh)
-    return tuple(found)
+    # first what a schedule is for
+    moves = _held_out(["experiment=tune_check", f"name={name}_moving", *own, *moving, *overrides], schedule, fresh)
+    for in_flight in loads.in_flight:
+        size = [f"backend.max_concurrency={in_flight}", f"workload.num_requests={loads.num_requests(in_flight)}"]
+        found += _held_out(["experiment=tune_check", f"name={name}_at_{in_flight}", *own, *size, *overrides],
+                           schedule, fresh)  # fmt: skip
+    return (*found, *moves)
 
 
 def worth_a_check(schedule: Schedule, in_flight: Sequence[int]) -> list[int]:
@@ -158,7 +175,8 @@ def arrivals_of(measured: Measured, loads: Loads) -> tuple[tuple[float, int], ..
         served = [cell.estimates.distribution("requests_per_s")[0] for cell in measured.cells
                   if int(cell["max_concurrency"]) == in_flight]  # fmt: skip
         rates.append(max(served) * (MOST_ARRIVING if in_flight == loads.in_flight[-1] else 1))
-    return tuple((float(f"{rate:.3g}"), ARRIVING_SLOTS * loads.requests) for rate in rates)
+    counts = [max(ARRIVING_SLOTS * loads.requests, ARRIVING_TURNS * in_flight) for in_flight in loads.in_flight]
+    return tuple((float(f"{rate:.3g}"), count) for rate, count in zip(rates, counts, strict=True))
 
 
 def _held_out(overrides: Sequence[str], schedule: Schedule, fresh: bool) -> list[HeldOut]:

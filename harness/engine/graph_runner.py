@@ -34,6 +34,8 @@ MIN_PREFILL_TOKENS = 128
 """Prompt tokens of the smallest step that reads prompts where depths are chosen. With fewer than about 300 tokens an
 H100 waits for weights (990 TFLOP/s and 3.35 TB/s in bfloat16): 16 requests with 8 drafts and 128 prompt tokens are
 272."""
+FEW_DEPTHS = 3
+"""Up to so many depths of a table have the sizes of prompts that one depth has."""
 
 
 DepthsOf = Callable[[int], Collection[int]]
@@ -270,10 +272,11 @@ def step_sizes(
     A step with prompts is bound by arithmetic, and padded rows cost as much as others: hence sizes halfway between, and
     one of the groups of rows that `max_prefill_tokens_with_decodes` fills (None: no limit).
 
-    Where depths are chosen every size is captured for each depth, so there are no halfway sizes and none below
-    MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 75 graphs more, 2 s at 27 ms each with the built-in
-    models. Halfway sizes save 1/6 of the arithmetic of prompts, 3 us a token at Llama-3-8B's shape on an H100: 2 s of
-    that are 600,000 prompt tokens.
+    Where depths are chosen every size is captured for each depth, so with more than FEW_DEPTHS there are no halfway
+    sizes and none below MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 75 graphs more, 2 s at 27 ms each
+    with the built-in models. Halfway sizes save 1/6 of the arithmetic of prompts, 3 us a token at Llama-3-8B's shape on
+    an H100: 2 s of that are 600,000 prompt tokens. A table of few depths would lose by it beside one depth, .4 % of the
+    tokens per second at 8 requests of the built-in models on an H200.
 
     Args:
         num_speculative_tokens: K.
@@ -282,7 +285,7 @@ def step_sizes(
     chosen = depths or (lambda num_requests: (num_speculative_tokens,))
     found = [StepSize(each, 0, depth) for each in _powers(1, num_slots) for depth in sorted(chosen(each))]
     for depth in sorted(chosen(num_slots)):
-        rows = _prompt_rows(depth + 1) if depths is None else _few_prompt_rows(depth + 1)
+        rows = _prompt_rows(depth + 1) if len(chosen(num_slots)) <= FEW_DEPTHS else _few_prompt_rows(depth + 1)
         if max_prefill_tokens_with_decodes is not None:
             filled = max(1, max_prefill_tokens_with_decodes // tokens_of_group(depth + 1))
             rows |= {min(filled * rows_of_group(depth + 1), max_prefill_rows(depth + 1))}

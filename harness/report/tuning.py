@@ -27,7 +27,8 @@ from harness.report.schedule_formats import ABOUT_VLLM, CHECKED_AGAINST, about_s
 from harness.report.table import NONE, Entry, Table
 
 CHOICE_NOTES = (
-    "requests: that decode in a step. tokens/s: requests * tokens of a round / seconds of a step, of the best depth. "
+    "requests: that decode in a step. tokens/s: requests / seconds that each waits for a token, of the best depth: "
+    "those of a step over the tokens of a round and, of this engine's runs, what reading prompts adds. "
     "best: the depth with most of them; in brackets its share of the bootstrap resamples. regret: what a depth loses "
     "beside the best, in percent of its tokens/s; an interval that reaches 0 means that the two are statistically "
     "indistinguishable.",
@@ -35,15 +36,15 @@ CHOICE_NOTES = (
     f"the best and loses at most {KEPT:.1%}. Between measured sizes costs lie on a line; beyond the largest the last "
     "depth goes on.",
     "The best is chosen on the data that regrets come from, so they are a little too large. Intervals do not hold the "
-    "drift of the machine. Of this engine's runs the reading of prompts is left out, which takes longer with a "
-    "drafter: where answers are short, plain decoding (K = 0) is better than it looks.",
+    "drift of the machine.",
 )
 HELD_OUT_NOTES = (
     "arrivals: Poisson, RATE:CONVERSATIONS of each repeat, conversations per second and how many arrive at this rate. "
-    "speed: where all requests wait from the start, output tokens / wall time; where they arrive at a rate, output "
-    "tokens / seconds from each request's arrival to its last token, waiting included. Geometric means over the "
-    "repeats, in which the depths took turns at the same conversations. schedule / it: ratio of speeds, with Student's "
-    f"t over the repeats; none below {MIN_BLOCKS} of them.",
+    "speed: where all requests wait from the start, output tokens / wall time; where they arrive, output tokens / "
+    "seconds from each request's arrival to its last token, waiting included, of the requests of each rate, and the "
+    "geometric mean over the rates, so that all count alike. Geometric means over the repeats, in which the depths "
+    "took turns at the same conversations. schedule / it: ratio of speeds, with Student's t over the repeats; none "
+    f"below {MIN_BLOCKS} of them.",
     "The best fixed depth is chosen on the same repeats, which makes it look a little better than it is.",
 )
 STEM = "tuned"

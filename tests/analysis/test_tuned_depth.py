@@ -109,6 +109,7 @@ def test_files_that_say_something_else_are_refused(tmp_path, acceptance, times, 
 STEP_S = {1: {0: 0.010, 1: 0.014, 3: 0.018}, 4: {0: 0.010, 1: 0.014, 3: 0.030}}
 CONDITIONAL = (0.8, 0.75, 0.7)
 NUM_PROMPTS, NUM_ROUNDS = 24, 60
+PROMPT_S = 0.1
 
 
 def load(depth, size, slowed=1.0):
@@ -117,8 +118,8 @@ def load(depth, size, slowed=1.0):
     generator = np.random.default_rng([depth, size])
     requests, now = [], 0.0
     for first in range(0, NUM_PROMPTS, size):
-        now += 0.5
-        group = [[round_record(0, 0, now, share_s=0.5 / size)] for _ in range(size)]
+        now += PROMPT_S
+        group = [[round_record(0, 0, now, share_s=PROMPT_S / size)] for _ in range(size)]
         step_s = STEP_S[size][depth] * (slowed if first >= NUM_PROMPTS // 2 else 1)
         for _ in range(NUM_ROUNDS):
             now += step_s
@@ -140,7 +141,8 @@ def load(depth, size, slowed=1.0):
 def test_a_simulated_load_is_tuned_to_its_known_optimum():
     """A round emits 1, 1.8 and 2.82 tokens: for one request 3 drafts are best (6.4 ms a token, against 7.8 and 10), for
     four 1 (7.8 ms, against 10.6 and 10). Without the bonus token 3 drafts would be best for four, too (16.5 ms against
-    17.5). Would also catch times of steps that read prompts, half a second each."""
+    17.5). Would also catch steps that read prompts among those of tokens: they add 0.1 s to the 60 rounds of a
+    request."""
     cells = analysed(*(load(depth, size) for size in STEP_S for depth in (0, 1, 3)))
     (measured,) = measured_of(cells)
     schedule = Schedule(measured.rates)
@@ -149,7 +151,7 @@ def test_a_simulated_load_is_tuned_to_its_known_optimum():
     assert one.indistinguishable == four.indistinguishable == ()
     lengths = {depth: 1 + np.cumprod(CONDITIONAL[:depth]).sum() for depth in (0, 1, 3)}
     for choice in (one, four):
-        costs = {depth: STEP_S[choice.size][depth] / lengths[depth] for depth in lengths}
+        costs = {depth: (STEP_S[choice.size][depth] + PROMPT_S / NUM_ROUNDS) / lengths[depth] for depth in lengths}
         assert choice.tokens_per_s.value == pytest.approx(choice.size / min(costs.values()), rel=0.03)
         for depth, regret in choice.regrets.items():
             true = 1 - min(costs.values()) / costs[depth]
@@ -165,12 +167,14 @@ def test_steps_that_another_job_slowed_do_not_count():
     cells = analysed(*(load(depth, 1, slowed=5.0 if depth == 3 else 1.0) for depth in (0, 1, 3)))
     (measured,) = measured_of(cells)
     (choice,) = Schedule(measured.rates).choices
-    assert choice.best == 3 and choice.tokens_per_s.value == pytest.approx(2.82 / 0.018, rel=0.03)
+    assert choice.best == 3
+    assert choice.tokens_per_s.value == pytest.approx(2.82 / (0.018 + PROMPT_S / NUM_ROUNDS), rel=0.03)
     assert "% of their time is left out, in steps that something else slowed" in measured.how
 
 
 def test_steps_that_take_longer_as_contexts_grow_count():
-    """Steps grow by 20 ms within a request: 15 ms a token without drafts, 13.9 ms with one, of which .8 are accepted.
+    """Steps grow by 20 ms within a request: 15 ms a token without drafts, 13.9 ms with one, of which .8 are accepted,
+    and 4.2 ms for the prompt.
     Would catch a limit on steps that takes their growth for another job, by which no draft would be the best."""
 
     def cell(depth):
@@ -190,7 +194,43 @@ def test_steps_that_take_longer_as_contexts_grow_count():
 
     (measured,) = measured_of(analysed(cell(0), cell(1)))
     (choice,) = Schedule(measured.rates).choices
-    assert choice.best == 1 and choice.tokens_per_s.value == pytest.approx(1.8 / 0.025, rel=0.03)
+    assert choice.best == 1 and choice.tokens_per_s.value == pytest.approx(1 / (0.025 / 1.8 + 0.5 / 120), rel=0.03)
+
+
+@pytest.mark.parametrize(("num_tokens", "best"), [(20, 0), (400, 1)], ids=["short answers", "long answers"])
+def test_a_drafter_that_reads_prompts_pays_where_answers_are_long(num_tokens, best):
+    """Two requests decode at a time; a round takes 10 ms and emits 1 token, or 14 ms and 1.8 on average. A prompt of
+    every second request adds 20 ms to a step, with a drafter 100 ms. A token takes 11 ms without drafts and 12.8 with
+    one where answers have 20, 10.1 and 8.0 where they have 400. Would catch reading left out, by which one draft is the
+    best for both, and all of a step that reads, its 10 or 14 ms of decoding included, counted as reading."""
+
+    def cell(depth):
+        generator, now = np.random.default_rng([depth, num_tokens]), 0.0
+        answers = [[] for _ in range(NUM_PROMPTS)]
+        left, slots, waiting = {}, [], [*range(NUM_PROMPTS)]
+        while slots or waiting:
+            new = [waiting.pop(0)] if waiting and len(slots) < 2 else []
+            step_s = (0.010 + 0.004 * depth if slots else 0.0) + ((0.100 if depth else 0.020) if new else 0.0)
+            now, num_rounds = now + step_s, len(slots) + len(new)
+            for place in slots:
+                accepted = int(generator.random() < 0.8 * depth)
+                answers[place].append(round_record(depth, accepted, now, share_s=step_s / num_rounds))
+                left[place] -= accepted + 1
+            for place in new:
+                answers[place].append(round_record(0, 0, now, share_s=step_s / num_rounds))
+                left[place] = num_tokens
+            slots = [place for place in (*slots, *new) if left[place] > 0]
+        requests = [request_record(rounds, f"{place:02}") for place, rounds in enumerate(answers)]
+        concurrency = {"backend__max_concurrency": 2, "verification__method": "probabilistic"}
+        settings = config(drafting__num_speculative_tokens=depth, **concurrency) if depth else None
+        return cell_record(requests, now, settings or baseline_settings(backend__max_concurrency=2))
+
+    (measured,) = measured_of(analysed(cell(0), cell(1)))
+    choice = Schedule(measured.rates).choice(2)
+    assert choice.best == best
+    waits_s = {0: 0.010 + 2 * 0.020 / num_tokens, 1: 0.014 / 1.8 + 2 * 0.100 / num_tokens}
+    assert choice.tokens_per_s.value == pytest.approx(2 / waits_s[best], rel=0.05)
+    assert choice.regrets[1 - best].value == pytest.approx(1 - waits_s[best] / waits_s[1 - best], abs=0.04)
 
 
 def test_runs_at_one_concurrency_each_are_one_measurement():
@@ -283,6 +323,30 @@ def test_where_requests_arrive_their_own_time_counts():
     assert found.speed(three) == pytest.approx(0.5) and found.is_within and found.beats_all
 
 
+def test_every_rate_of_arrivals_counts_alike():
+    """Of each repeat one conversation arrives at one rate and takes 1 s a token, three at another and take 9 s each:
+    1 / 3 tokens a second. Would catch tokens over the seconds of all, 4 / 28, in which the busiest rate drowns the
+    others, and rates in the order of the records, which is not that of arrivals."""
+
+    def cell(depth, slowed):
+        text = str(depth) if ":" in str(depth) else None
+        changes = {"workload__request_rates": "1:1/100:3", "verification__method": "probabilistic"}
+        settings = config(drafting__num_speculative_tokens=3 if text else depth, drafting__depth=text, **changes)
+        requests, blocks = [], []
+        for index in range(3):
+            for place in (3, 2, 1, 0):
+                took_s = slowed * (9.0 if place else 1.0)
+                rounds = [round_record(0, 0, place + took_s, share_s=0.0)]
+                requests.append(request_record(rounds, f"{index}{place}", sample=index, submitted_s=float(place)))
+            fields = {"session": "a", "provenance": 0, "start_unix_s": 0.0, "end_unix_s": 1.0, "num_requests": 4}
+            blocks.append(Block(index, **fields, num_output_tokens=4, wall_s=50.0))
+        return cell_record(requests, 150.0, settings, blocks=tuple(blocks))
+
+    (found,) = held_out_of(analysed(cell("1:3/4:1", 1.0), cell(1, 1.5)), "1:3/4:1")
+    assert found.speed(found.scheduled) == pytest.approx(1 / 3)
+    assert found.ratio(found.fixed[0]).value == pytest.approx(1.5)
+
+
 def test_a_schedule_without_drafts_is_held_against_depths():
     """Its cell is the baseline. Would catch drafting.depth=0, which no drafter takes, looked for among the others."""
     requests = [request_record([round_record(0, 0, 0.5)], f"{index:02}", sample=index) for index in range(3)]
@@ -308,10 +372,21 @@ def test_a_check_on_the_prompts_or_another_pair_than_were_tuned_is_refused():
 
 def test_the_check_leaves_out_what_was_measured():
     """Would catch prompts of the measurement among those of the check, of which there are as many as were asked for."""
-    assert on_other_prompts(["drafter=mtp", "workload.num_prompts=24"]) == ["drafter=mtp", "workload.held_out=24"]
+    given = ["drafter=mtp", "drafting.num_speculative_tokens=1,2", "workload.num_prompts=24"]
+    assert on_other_prompts(given) == ["drafter=mtp", "workload.held_out=24"]
     for wrong in ("workload.held_out=10", "workload.num_prompts=null", "workload.num_prompts=20,40"):
         with pytest.raises(SettingsError, match=wrong.partition("=")[0]):
             check_overrides([wrong])
+
+
+def test_prompts_that_leave_none_to_check_on_are_refused_before_the_first_run(tmp_path, monkeypatch, capsys):
+    """Would catch minutes of measurement in front of the refusal."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "40.jsonl").write_text("".join(f'{{"prompt": "Question {place}"}}\n' for place in range(40)))
+    assert tune.main(["--measure", "mine", "drafter=eagle3", "workload.path=40.jsonl"]) == 2
+    shown = capsys.readouterr().err
+    assert "workload.held_out: expected fewer than 40, the prompts there are, found 40" in shown
+    assert not (tmp_path / "results").exists()
 
 
 def test_two_repeats_have_no_interval_in_words():
@@ -333,7 +408,7 @@ def test_arrivals_move_between_the_rates_that_were_served():
 
     cells = (cell(1, 50.0), cell(1, 60.0), cell(8, 300.0), cell(3, 999.0))
     found = arrivals_of(SimpleNamespace(cells=cells), Loads((1, 8), requests=10))
-    assert found == ((60.0, 60), (270.0, 60))
+    assert found == ((60.0, 60), (270.0, 128))
 
 
 def test_the_command_writes_the_schedule_and_names_what_is_wrong(tmp_path, capsys):

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from harness.engine.depth import DepthByBatch
 from harness.engine.graph_runner import MAX_PREFILL_TOKENS, GraphRunner, StepSize, step_sizes
 from harness.engine.inputs import in_rows
 from harness.engine.planner import Planner
@@ -72,6 +73,14 @@ def test_a_planner_does_not_capture_every_size_of_every_depth():
     assert len(step_sizes(16, 8)) == 16
     assert len(step_sizes(16, 8, None, planner.choices)) == 9 * (5 + 5) == 90
     assert len(step_sizes(16, 8, 100, planner.choices)) == 9 * (5 + 6)
+
+
+def test_a_table_of_few_depths_reads_prompts_in_steps_of_one_depth():
+    """Would catch a short prompt of a table that is padded to 128 tokens, where one depth pads it to fewer."""
+    table = DepthByBatch(((1, 4), (3, 2)))
+    assert {size for depth in (2, 4) for size in step_sizes(4, depth) if size.num_prompt_rows} == {
+        size for size in step_sizes(4, 4, None, table.choices) if size.num_prompt_rows
+    }
 
 
 @pytest.mark.parametrize("limit", [None, 1, 100, 9999])

@@ -2,12 +2,12 @@
 
 Cells of a family differ in depth and concurrency alone. Where rounds are known, each belongs to a step with a number of
 decoding requests, of which the times of steps are means: by groups of sizes up to a power of two, over the steps that
-read no prompt where these are PURE of the group's or more at each depth, else over all. A prompt costs the same at
-every depth above 0; a drafter reads it too, which plain decoding saves and these times leave out. A step that takes
-SLOW times as long as nearly all of its size do in the fastest block (SLOW_PROMPTS where it reads prompts) was slowed by
-something else, since other jobs and pauses only add time, and does not count. Nearly all are USUAL of them, not the
-median: steps take longer as contexts grow. Of a server a cell stands for its concurrency: tokens of a round are 1 +
-accepted / drafts of its counts, and a step takes concurrency * tokens / throughput, all that the server does included.
+read no prompt where these are PURE of the group's or more at each depth, else over all. What reading prompts adds to
+the first is measured apart (`reading.py`), the second hold it. A step that takes SLOW times as long as nearly all of
+its size do in the fastest block (SLOW_PROMPTS where it reads prompts) was slowed by something else, since other jobs
+and pauses only add time, and does not count. Nearly all are USUAL of them, not the median: steps take longer as
+contexts grow. Of a server a cell stands for its concurrency: tokens of a round are 1 + accepted / drafts of its counts,
+and a step takes concurrency * tokens / throughput, all that the server does included.
 Shapes: R resamples and the observed sums behind them, P prompts, D depths, S batch sizes, G groups of sizes.
 """
 
@@ -21,14 +21,16 @@ import numpy as np
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import NOT_COMPARED
-from harness.analysis.decode_steps import DecodeRounds, Floats, decode_rounds
+from harness.analysis.decode_steps import DecodeRounds, Floats, PromptReads, decode_rounds, prompt_reads
 from harness.analysis.depth_optimum import DEPTH_SETTINGS, fixed_depth
 from harness.analysis.estimates import Estimates
 from harness.analysis.intervals import resample_weights
 from harness.analysis.ranking import comparable
 from harness.analysis.tuning.rates import DepthRates
+from harness.analysis.tuning.reading import at_sizes, seconds_a_token
 from harness.config.identity import key_without
 from harness.records.counts import Knowledge
+from harness.records.request import RequestRecord
 
 MIN_STEPS = 20
 """Of a group of sizes and a depth, for a time of their own."""
@@ -173,21 +175,60 @@ def _of_rounds(kept: Kept, prompt_ids: Sequence[str]) -> tuple[DepthRates, str]:
     seconds = np.stack([_at(sizes, *found) for found in times], axis=1)
     length = np.stack([_sums(each, each.num_tokens, weights) / _counts(each, weights) for each in rounds], axis=1)
     tokens = np.repeat(length[:, :, None], len(sizes), axis=2)
-    among = [f"{size}" for size, group in zip(sizes, groups, strict=False) if not are_pure[group]]
+    reading = _reading(kept, rows, sizes, [bool(are_pure[group]) for group in groups], times, weights)
+    among = [f"{size}" for size, group in zip(sizes, groups, strict=True) if not are_pure[group]]
     how = (
         "tokens of a round: means over the rounds of requests that decode; seconds of a step: means over the steps "
         "that read no prompt"
+        + ("" if reading is None else ", and what reading prompts adds for each token")
         + (f", with {', '.join(among)} requests over all, which read prompts too" if among else "")
         + f"; {_share_left_out(rounds, timed):.1%} of their time is left out, in steps that something else slowed"
     )
-    return DepthRates(depths, sizes, tokens, seconds, len(rows), estimates.confidence), how
+    return DepthRates(depths, sizes, tokens, seconds, len(rows), estimates.confidence, reading), how
+
+
+def _reading(
+    kept: Kept,
+    rows: Mapping[str, int],
+    sizes: Sequence[int],
+    are_pure: Sequence[bool],
+    times: Sequence[tuple[Floats, Floats]],
+    weights: Floats,
+) -> Floats | None:
+    """[R + 1, D, S] what reading prompts adds, by the loads whose own steps were timed without; None without such."""
+    loads = [
+        size
+        for size in kept
+        if any(pure and _group(size) == _group(own) for own, pure in zip(sizes, are_pure, strict=True))
+    ]
+    if not loads:
+        return None
+    found = []
+    apart = np.array(are_pure)
+    for depth, (known, seconds) in zip(next(iter(kept.values())), times, strict=True):
+        alone = known[apart], seconds[-1, apart]
+        by_load = {
+            size: seconds_a_token(_with_reads(kept[size][depth], rows), alone, SLOW_PROMPTS, USUAL, weights)
+            for size in loads
+        }
+        found.append(at_sizes(sizes, by_load, are_pure))
+    return np.stack(found, axis=1)
 
 
 def _by_block(cell: CellResult, rows: Mapping[str, int]) -> list[DecodeRounds]:
     """The rounds of each block of a cell, no step of which lies in two."""
+    return [decode_rounds(requests, rows) for requests in _blocks(cell)]
+
+
+def _with_reads(cell: CellResult, rows: Mapping[str, int]) -> list[tuple[DecodeRounds, PromptReads]]:
+    """The same, and the prompts of each block."""
+    return [(decode_rounds(requests, rows), prompt_reads(requests, rows)) for requests in _blocks(cell)]
+
+
+def _blocks(cell: CellResult) -> list[Sequence[RequestRecord]]:
     requests = cell.record.requests
     ends = np.cumsum([block.num_requests for block in cell.record.blocks] or [len(requests)]).tolist()
-    return [decode_rounds(requests[begin:end], rows) for begin, end in pairwise([0, *ends]) if end > begin]
+    return [requests[begin:end] for begin, end in pairwise([0, *ends]) if end > begin]
 
 
 def _undisturbed(parts: Sequence[DecodeRounds]) -> DecodeRounds:
@@ -223,6 +264,10 @@ def _together(parts: Sequence[DecodeRounds]) -> DecodeRounds:
 def _groups(rounds: DecodeRounds) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """[N] of sizes up to the same power of two."""
     return np.ceil(np.log2(np.maximum(rounds.size, 1))).astype(np.int64)
+
+
+def _group(size: int) -> int:
+    return (size - 1).bit_length()
 
 
 def _steps_of_groups(rounds: DecodeRounds) -> tuple[Floats, Floats]:

@@ -22,6 +22,8 @@ from harness.analysis.depth_optimum import fixed_depth
 from harness.analysis.estimates import Estimate
 from harness.analysis.intervals import MIN_BLOCKS, mean_interval
 from harness.analysis.tuning.from_runs import SETTINGS
+from harness.config.arrivals import rate_at, read_rates
+from harness.records.request import RequestRecord
 
 WITHIN = 0.97
 """Share of the best fixed depth's speed that a schedule has to reach at each load."""
@@ -192,12 +194,37 @@ def _speeds(cell: CellResult) -> dict[Key, float]:
     for block in cell.record.blocks:
         requests = cell.record.requests[begin : begin + block.num_requests]
         begin += block.num_requests
-        seconds = block.wall_s
         if _arrives(cell):
-            seconds = sum(request.events[-1].arrival_s - request.submitted_s for request in requests)
-        if requests and seconds > 0:
-            found[block.index, block.session] = sum(request.num_output_tokens for request in requests) / seconds
+            speeds = [_speed_of_arrivals(part) for part in _by_rate(cell, requests)]
+        else:
+            num_tokens = sum(request.num_output_tokens for request in requests)
+            speeds = [num_tokens / block.wall_s if block.wall_s > 0 else 0.0]
+        if speeds and min(speeds) > 0:
+            found[block.index, block.session] = exp(float(np.log(speeds).mean()))
     return found
+
+
+def _speed_of_arrivals(requests: Sequence[RequestRecord]) -> float:
+    """Tokens over the seconds from each request's arrival to its last token."""
+    seconds = sum(request.events[-1].arrival_s - request.submitted_s for request in requests)
+    return sum(request.num_output_tokens for request in requests) / seconds if seconds > 0 else 0.0
+
+
+def _by_rate(cell: CellResult, requests: Sequence[RequestRecord]) -> list[list[RequestRecord]]:
+    """The requests of a block by the rate at which their conversation arrived; all together at a rate that stays."""
+    text = cell.record.config["workload"].get("request_rates")
+    if text is None:
+        return [[*requests]] if requests else []
+    rates = read_rates(text)
+    begins: dict[tuple[str, int], float] = {}
+    for request in requests:
+        key = request.prompt_id, request.sample
+        begins[key] = min(begins.get(key, request.submitted_s), request.submitted_s)
+    rate_of = {key: rate_at(rates, place) for place, key in enumerate(sorted(begins, key=begins.__getitem__))}
+    parts: dict[float, list[RequestRecord]] = {}
+    for request in requests:
+        parts.setdefault(rate_of[request.prompt_id, request.sample], []).append(request)
+    return list(parts.values())
 
 
 def _side(estimate: Estimate, bound: float) -> bool | None:
