@@ -18,6 +18,7 @@ from harness.models.attention import slots_attention
 from harness.models.decoder_layer import View, is_of
 from harness.models.llama_config import LlamaConfig
 from harness.models.llama_layers import GatedMLP, LlamaAttention, LlamaDecoderLayer, LlamaRMSNorm
+from harness.models.weight_layout import BlockedLinear, product
 
 LLAMA = LlamaConfig.model_type
 FEWEST_ROWS = 4
@@ -136,9 +137,9 @@ def norm(module: Any, states: Tensor) -> Tensor:
 
 def _linear(module: Any, states: Tensor) -> Tensor:
     """A projection; one of another class, such as an adapter, does more than its weight and bias say."""
-    if type(module) is not nn.Linear:
+    if type(module) is not nn.Linear and type(module) is not BlockedLinear:
         return module(states)
-    return functional.linear(states, module.weight, module.bias)
+    return product(states, module.weight, module.bias)
 
 
 def _turned(heads: Tensor, angles: Rotation) -> Tensor:

@@ -21,6 +21,7 @@ from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
 from harness.models.fused.checks import written
 from harness.models.fused.operations import operations_for
+from harness.models.weight_layout import product
 
 
 class LayersOutput(NamedTuple):
@@ -214,7 +215,7 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None, fused_too: bool,
     """
     if fused_too:
         return operations_for(states.device).linear(states, weight, bias, out=out)
-    result = functional.linear(states, weight, bias)
+    result = product(states, weight, bias)
     return result if out is None else written(result, out)
 
 

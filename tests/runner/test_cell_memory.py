@@ -23,6 +23,7 @@ from harness.models import free_memory
 from harness.models.free_memory import Need, check_fits, free_bytes
 from harness.models.meta import META
 from harness.models.random_weights import RandomWeights
+from harness.models.weight_layout import BlockedWeight
 from harness.records.runs import read_runs
 from harness.runner.plan.compose import compose_plan
 from harness.runner.whole_run import run_and_report
@@ -74,6 +75,11 @@ def total(memory):
     return sum(need.num_bytes for need in needs_of(memory))
 
 
+def twice(module):
+    """Bytes of the weights that lie in memory a second time."""
+    return sum(weight.nbytes for weight in module.parameters() if isinstance(weight, BlockedWeight))
+
+
 def held(*tensors):
     """Bytes of the memory behind tensors, each piece once."""
     pieces = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
@@ -108,7 +114,9 @@ def test_what_is_counted_is_what_is_then_allocated(tmp_path, changes, kind, sett
     )
     subject.generate(PLAYED)
     modules = [subject.target.causal_lm] + ([subject.loaded_head.module] if subject.loaded_head else [])
-    assert [need.num_bytes for need in weights] == [held(*each.parameters(), *each.buffers()) for each in modules]
+    assert [need.num_bytes for need in weights] == [
+        held(*each.parameters(), *each.buffers()) + twice(each) for each in modules
+    ]
     engine = subject.engine_of_cell.engine()
     allocated = [held(*engine._cache.keys, *engine._cache.values)]
     if subject.loaded_head is not None:
@@ -147,8 +155,8 @@ def test_one_byte_too_little_is_refused_with_everything_that_is_needed(monkeypat
     capacity = NUM_PROMPT_TOKENS + NUM_NEW_TOKENS + 2 * (NUM_DRAFTED + 1)
     for words in (
         r"backend\.device: expected [\d.]+ MB of free memory on cpu \(",
-        r"[\d.]+ MB for [\d,]+ weights of target zoo in float32;",
-        r"[\d.]+ MB for [\d,]+ weights of the drafter eagle3 in float32;",
+        r"[\d.]+ MB for [\d,]+ weights of target zoo in float32, large ones twice;",
+        r"[\d.]+ MB for [\d,]+ weights of the drafter eagle3 in float32, large ones twice;",
         rf"[\d.]+ MB for the target's key-value cache \(3 slots and a spare one, of {capacity} tokens\);",
         rf"[\d.]+ MB for the drafter's key-value cache \(3 slots and a spare one, of {capacity} tokens\);",
         r"[\d.]+ MB for the draft-logit cache \(3 slots, 2 rows of 4,096 logits\)\), found [\d.]+ MB\. ",
@@ -185,8 +193,8 @@ def test_the_sizes_of_a_public_model_are_told_without_making_it(monkeypatch):
     subject = backend(target={"shape": "glm47_flash"}, drafter=DrafterKind.mtp, dtype="bfloat16")
     with_free(monkeypatch, 40 * 10**9)
     expected = (
-        r"expected 61\.8\d GB of .* \(59\.89 GB for 29,943,390,976 weights of target glm47_flash in bfloat16; "
-        r"1\.92 GB for 960,900,352 weights of the drafter mtp in bfloat16; .*found 40\.00 GB"
+        r"expected 62\.5\d GB of .* \(59\.89 GB for 29,943,390,976 weights of target glm47_flash in bfloat16; "
+        r"2\.64 GB for 960,900,352 weights of the drafter mtp in bfloat16, large ones twice; .*found 40\.00 GB"
     )
     with pytest.raises(ValueError, match=expected):
         subject.prepare(PLAYED)
@@ -216,7 +224,8 @@ def test_what_lies_there_already_is_not_needed_again(store, monkeypatch):
     second.prepare(PLAYED)
     with_free(monkeypatch, total(second.engine_of_cell.memory) - target.num_bytes - 1)
     with pytest.raises(
-        ValueError, match=r"of the drafter mtp .*; beside [\d.]+ MB for .* target zoo in float32, which are"
+        ValueError,
+        match=r"of the drafter mtp .*; beside [\d.]+ MB for .* target zoo in float32, large ones twice, which are",
     ):
         second.prepare(PLAYED)
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
-from harness.backends.local.model_store import StoredModels
+from harness.backends.local.model_store import Models, StoredModels
 from harness.config.drafter import DrafterConfig
 from harness.engine.engine import Engine
 from harness.models.free_memory import Need, check_fits, weights_need
@@ -66,7 +67,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     meta_models, loaded = models
     target, head = meta_models.target, meta_models.head(drafter)
     weights: dict[object, Need] = {
-        target: weights_need(f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
+        target: _weights(loaded, f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
     }
     split = target.split
     if split is not None:
@@ -76,7 +77,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
         )
     if head is not None and not head.is_of_target:
         what = f"the drafter {drafter.kind.value}"
-        weights[head] = weights_need(what, head.module, is_there=loaded.has_head(drafter))
+        weights[head] = _weights(loaded, what, head.module, is_there=loaded.has_head(drafter))
     sizes, found = engine.settings, CacheBytes.of(engine)
     slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
     caches = [Need(f"the target's key-value cache ({slots})", found.target)]
@@ -92,6 +93,16 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     caches.append(Need(f"the drafter's key-value cache ({slots})", found.drafter))
     caches.append(Need(f"the draft-logit cache ({rows})", found.draft_logits))
     return CellMemory(weights, tuple(need for need in caches if need.num_bytes), is_kept)
+
+
+def _weights(loaded: Models, what: str, network: nn.Module, is_there: bool) -> Need:
+    """The weights of a network, with the second copy that some of them have on a CPU."""
+    need, num_bytes = weights_need(what, network, is_there), loaded.blocked_bytes(network)
+    return (
+        need._replace(what=f"{need.what}, large ones twice", num_bytes=need.num_bytes + num_bytes)
+        if num_bytes
+        else need
+    )
 
 
 def check_memory(cells: Sequence[CellMemory], device: torch.device) -> None:

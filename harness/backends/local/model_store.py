@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 
 from harness.config.backend import Local
 from harness.config.device import resolve_device, resolve_dtype, resolve_graphs
@@ -19,7 +20,7 @@ from harness.models.fp8_linear import FP8
 from harness.models.meta import META
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
-from harness.models.weight_layout import lay_out
+from harness.models.weight_layout import blocked_bytes, lay_out
 
 if TYPE_CHECKING:
     from harness.models.general.ranks import Ranks
@@ -114,7 +115,7 @@ class Models:
                 target = target_of(self._config, self.device, self._dtype, self._has_fp8_weights, self._num_ranks)
                 if self._has_fp8_cache:
                     _keep_in_fp8(target)
-                lay_out(target.causal_lm)
+                self._lay_out(target.causal_lm)
             self._fuse(target)
             self._compile(target)
             self._target = target
@@ -152,7 +153,7 @@ class Models:
             if loaded is not None and not loaded.is_of_target:
                 if self._has_fp8_cache and isinstance(loaded.head, TargetModel):
                     _keep_in_fp8(loaded.head)
-                lay_out(loaded.module)
+                self._lay_out(loaded.module)
                 self._fuse(loaded.head)
             self._heads[key] = loaded
         return self._heads[key]
@@ -165,6 +166,13 @@ class Models:
     def has_head(self, config: DrafterConfig) -> bool:
         """Whether a drafting network has been loaded."""
         return _head_key(config) in self._heads
+
+    def _lay_out(self, network: nn.Module) -> None:
+        lay_out(network, in_blocks=self._fusion is Wish.no)
+
+    def blocked_bytes(self, network: nn.Module) -> int:
+        """Memory that a network of its own takes beside its weights, because they lie there in blocks too."""
+        return blocked_bytes(network) if self.device.type == "cpu" and self._fusion is Wish.no else 0
 
     def _fuse(self, model: _Model) -> None:
         """Make a model's layers ready for the fused operations if that is asked for.

@@ -227,7 +227,8 @@ def _loaded_part(loader: Loader, device: torch.device) -> ShardedTarget:
     with torch.no_grad(), environment_of(dist.get_rank(), num_ranks):
         target = loader(device=device, num_ranks=num_ranks)
     assert isinstance(target, ShardedTarget), "several ranks take the general path"
-    lay_out(target.causal_lm)
+    # what splits a layer is not looked through by products of blocks
+    lay_out(target.causal_lm, in_blocks=False)
     return target
 
 

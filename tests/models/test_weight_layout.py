@@ -1,0 +1,118 @@
+"""Products with weights that are laid out for them are those of the weights as they were."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.models import weight_layout
+from harness.models.weight_layout import BlockedWeight, blocked_bytes, lay_out, product
+from tests.support.tiny_engines import tiny_engine, tiny_requests
+from tests.support.tiny_models import random_target
+
+needs_blocks = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class Tied(nn.Module):
+    """An embedding that is the output matrix too, and layers between."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(600, 448)
+        self.large = nn.Linear(448, 1400)
+        self.small = nn.Linear(1400, 96, bias=False)
+        self.head = nn.Linear(448, 600, bias=False)
+        self.head.weight = self.embed.weight
+        self.to(dtype).requires_grad_(False)
+
+
+@pytest.fixture
+def everything_in_blocks(monkeypatch):
+    monkeypatch.setattr(weight_layout, "MAX_SMALL", 0)
+
+
+@needs_blocks
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", [1, 2, 5, 40])
+def test_products_are_those_of_the_weights(dtype, num_tokens):
+    """Fails if blocks are of other numbers, or a bias is left out."""
+    network = Tied(dtype)
+    expected = copy.deepcopy(network)
+    lay_out(network)
+    states = torch.randn(2, num_tokens, 448).to(dtype)
+    exact = functional.linear(states.double(), expected.large.weight.double(), expected.large.bias.double())
+    for found in (network.large(states), product(states, network.large.weight, network.large.bias)):
+        assert found.dtype is dtype and type(network.large.weight) is BlockedWeight
+        torch.testing.assert_close(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@needs_blocks
+def test_parameters_stay_as_they_were():
+    """Fails if a tied matrix is counted twice, or a small weight held twice."""
+    network, expected = Tied(), Tied()
+    num_bytes = blocked_bytes(network)
+    lay_out(network)
+    assert num_bytes == 4 * 448 * (600 + 1400) and not blocked_bytes(network)
+    assert network.head.weight is network.embed.weight
+    assert type(network.small.weight) is nn.Parameter
+    assert list(network.state_dict()) == list(expected.state_dict())
+    for ours, theirs in zip(network.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad
+
+
+@needs_blocks
+def test_what_is_written_into_a_weight_is_multiplied_by():
+    """Fails if blocks outlive their weight's values."""
+    network = Tied()
+    lay_out(network)
+    states = torch.randn(1, 448)
+    twin = copy.deepcopy(network)
+    with torch.inference_mode():
+        network.embed.weight.mul_(2)
+    assert torch.equal(network.head(states), functional.linear(states, network.embed.weight))
+    assert torch.equal(twin.head(states), functional.linear(states, twin.embed.weight))
+
+
+@needs_blocks
+def test_gradients_go_through():
+    """Fails if a head that is trained through a target's output matrix gets none."""
+    network = Tied()
+    lay_out(network)
+    states = torch.randn(2, 448, requires_grad=True)
+    network.head(states).sum().backward()
+    torch.testing.assert_close(states.grad, network.embed.weight.sum(dim=0).expand(2, -1), rtol=1e-4, atol=1e-4)
+
+
+@needs_blocks
+def test_what_must_not_be_laid_out_is_not(monkeypatch):
+    """Fails if a module that does more than multiply, is trained, or is too large loses what it does."""
+    network = Tied()
+    network.large.register_forward_hook(lambda module, given, found: found + 1)
+    network.head.weight.requires_grad_(True)
+    lay_out(network)
+    assert type(network.large) is nn.Linear and type(network.head) is nn.Linear
+    network = Tied()
+    monkeypatch.setattr(weight_layout, "MAX_BLOCKED_BYTES", blocked_bytes(network) - 1)
+    lay_out(network)
+    assert not blocked_bytes(network) and type(network.large) is nn.Linear
+
+
+@needs_blocks
+def test_rounds_emit_the_same_tokens(everything_in_blocks):
+    """Fails if an engine's layers read a weight of another layer, or a product of the output matrix is transposed."""
+
+    def tokens(engine):
+        return [record.output_token_ids for record in engine.run(tiny_requests(3, 5), lambda _: None).requests]
+
+    plain, blocked = tiny_engine("eagle3"), tiny_engine("eagle3")
+    lay_out(blocked.target.causal_lm)
+    lay_out(blocked.drafter.head)
+    assert blocked_bytes(random_target().causal_lm)
+    assert type(blocked.target.output_matrix) is BlockedWeight
+    assert tokens(plain) == tokens(blocked)
