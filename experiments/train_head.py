@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,7 @@ def _takes(key: str) -> bool:
 def _run(options: argparse.Namespace) -> int:
     settings: HeadTraining = options.settings
     cell = compose_cell(options.overrides)
+    check_questions(cell, settings)
     say("loading PyTorch and the target")
     from harness.runner.cpu_threads import choose_threads
 
@@ -131,8 +132,19 @@ def load(cell: CellConfig, writes_text: bool) -> TargetModel:
     return Models(cell.target, device, resolve_dtype(cell.local.dtype, device), fusion).target
 
 
-def segments(cell: CellConfig, settings: HeadTraining, target: TargetModel) -> Segments:
-    """What is given of the conversations: prompts of the workload's files, or what lies around questions."""
+def check_questions(cell: CellConfig, settings: HeadTraining) -> None:
+    """Raise SettingsError for settings of questions that the target writes, where files give the questions."""
+    for name in ("question_tokens", "question_temperature"):
+        found = getattr(settings, name)
+        if cell.workload.paths and found != getattr(HeadTraining, name):
+            raise SettingsError(f"{name}: expected none beside workload.path, which gives the questions, found {found}")
+
+
+def segments(cell: CellConfig, settings: HeadTraining, target: TargetModel, tell: Callable[[str], None]) -> Segments:
+    """What is given of the conversations: prompts of the workload's files, or what lies around questions.
+
+    tell: takes notes on what of the files is not used.
+    """
     from harness.config.models import require
     from harness.config.workload import History
     from harness.training.chat_segments import given_prompts, self_written
@@ -149,8 +161,15 @@ def segments(cell: CellConfig, settings: HeadTraining, target: TargetModel) -> S
         )
     prompts = read_files(cell.workload.paths, cell.workload.layout, History.generated)
     encoded = [encode_prompt(target.tokenizer, prompt, []).token_ids for prompt in prompts]
-    kept = [ids for ids in encoded if len(ids) <= settings.length // 2]
-    require(bool(kept), "workload.path", f"prompts of at most {settings.length // 2} tokens, half a row", "none")
+    most = settings.length // 2
+    kept = [ids for ids in encoded if len(ids) <= most]
+    require(bool(kept), "workload.path", f"prompts of at most {most} tokens, half a row", "none")
+    left_out = len(encoded) - len(kept)
+    if left_out:
+        tell(f"note: {left_out} of {len(encoded)} prompts are left out, of more than {most} tokens, half a row")
+    later = sum(len(prompt.turns) > 1 for prompt in prompts)
+    if later:
+        tell(f"note: of {later} of {len(prompts)} conversations only the first turn is asked")
     end_id = min(target.eos_token_ids)
     return given_prompts(kept, stride=settings.rows_at_once, answer_tokens=settings.answer_tokens, end_id=end_id)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,13 @@ class HeadRun:
     """The work of one process; can be pickled.
 
     load: the target on this process's device, ready for what it does: whether it writes text. segments: what is given
-    of conversations.
+    of conversations; takes what gets notes on them.
     """
 
     settings: HeadTraining
     seed: int
     load: Callable[[bool], TargetModel]
-    segments: Callable[[TargetModel], Segments]
+    segments: Callable[[TargetModel, Callable[[str], None]], Segments]
     began: float
     """Of the run, by time.monotonic()."""
     target: dict[str, str | None]
@@ -103,9 +104,10 @@ class HeadRun:
         if found >= settings.tokens:
             return
         target = self.load(True)
-        for note in target.fallbacks if ranks.is_first else ():
-            print(f"note: {note}", flush=True)
-        segments = self.segments(target)
+        tell = partial(print, flush=True) if ranks.is_first else lambda _: None
+        for note in target.fallbacks:
+            tell(f"note: {note}")
+        segments = self.segments(target, tell)
         rows, number = settings.rows_at_once, len(segments.lengths)
         sampler = Sampler(target, segments, target.eos_token_ids, num_rows=rows, length=settings.length)
         temperature = torch.tensor(settings.temperatures, device=target.device).repeat(rows)[:rows]

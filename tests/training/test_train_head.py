@@ -44,7 +44,7 @@ def own_target(writes_text: bool = False) -> TargetModel:
     return random_target()
 
 
-def prompts(target: TargetModel) -> Segments:
+def prompts(target: TargetModel, tell: Callable[[str], None]) -> Segments:
     given = [[4, 5, 6], [10, 11], [20, 21, 22, 23]]
     return given_prompts(given, stride=1, answer_tokens=20, end_id=END)
 
@@ -215,6 +215,20 @@ def test_wrong_settings_are_refused_before_anything_is_loaded(
     assert main(arguments) == 2
     output = capsys.readouterr().err
     assert told in output and "loading" not in output
+
+
+def test_what_is_not_used_of_prompts_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Would catch prompts that are too long, and later turns, that are left out without a word."""
+    lines = [["How are you?", "And now?"], ["Say hello."], ["word " * 200]]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(json.dumps({"turns": turns}) for turns in lines))
+    given = ["length=96", "rows_at_once=1", "tokens=96", "only_text=true", f"workload.path={path}", f"out={tmp_path}"]
+    assert main(given) == 0
+    told = capsys.readouterr().out
+    assert "note: 1 of 3 prompts are left out, of more than 48 tokens" in told
+    assert "note: of 1 of 3 conversations only the first turn is asked" in told
+    assert main([*given, "question_tokens=9"]) == 2
+    assert "question_tokens: expected none beside workload.path" in capsys.readouterr().err
 
 
 def test_the_command_trains_for_the_built_in_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
