@@ -11,11 +11,16 @@ examples:
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 
 from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import FAILED, SUCCESS
+
+INDENT = " " * 24
+"""Of what is said of a finding."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,24 +39,33 @@ def run(device: str) -> int:
 
     def tell(item: Finding) -> None:
         found.append(item)
-        print(f"{item.weight.value:8} {item.subject + ':':14} {item.found}", flush=True)
+        print(_folded(f"{item.weight.value:8} {item.subject + ':':14} {item.found}"), flush=True)
         if item.advice:
-            print(f"{'':8} {'':14} -> {item.advice}", flush=True)
+            print(_folded(f"{INDENT}-> {item.advice}"), flush=True)
 
     for item in look_at_environment():
         tell(item)
-    say("loading PyTorch and the sampling core")
+    say("loading PyTorch, then certifying the sampling core on this device: half a minute")
     from harness.checks.doctor.device import look_at_device
 
     for item in look_at_device(device):
         tell(item)
     num_problems = sum(item.weight is Weight.problem for item in found)
     num_remarks = sum(item.weight is Weight.remark for item in found)
+    notes = f" ({num_remarks} marked note)" if num_remarks else ""
     if num_problems:
-        print(f"{num_problems} to put right, {num_remarks} to know")
+        print(f"put right what is marked PROBLEM: {num_problems}{notes}")
         return FAILED
-    print(f"nothing hinders runs here; {num_remarks} to know")
+    print(f"nothing hinders runs here{notes}; next: rejection-lab run experiment=quickstart")
     return SUCCESS
+
+
+def _folded(text: str) -> str:
+    """A line; on a terminal the lines that it takes there, below what is said and not below its mark."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return fill(text, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,12 @@ class CellResult:
         return bool(counts) and bool(min(counts) < MOSTLY_DRAFTED * counts[0])
 
     @property
+    def drafts_rarely(self) -> bool:
+        """Whether fewer than half of its rounds have a full draft: lengths are over those alone."""
+        num_drafts, num_rounds = (self.estimates.total(name) for name in ("num_full_drafts", "num_rounds"))
+        return not self.is_baseline and num_drafts < num_rounds / 2
+
+    @property
     def cache_text(self) -> str:
         """What is special about the draft-logit cache: another type than the drafter's, other values drawn from."""
         dtype = self["draft_cache_dtype"]

@@ -133,7 +133,7 @@ class FirstScreen:
         cells = [cell for cell in self.cells if not cell.record.has_failed]
         marks = [LEGEND] if any(map(is_disturbed, cells)) else []
         marks += [LOOPING] if any(map(is_looping, cells)) else []
-        marks += [EVERY_ROUND] if counting_every_round(cells) or any(cell.positions_vary for cell in cells) else []
+        marks += [EVERY_ROUND] if counting_every_round(cells) or any(cell.drafts_rarely for cell in cells) else []
         return " ".join([BRACKETS.format(level=100 * self.cells[0].estimates.confidence), *marks])
 
     @cached_property

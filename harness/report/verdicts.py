@@ -144,7 +144,7 @@ def _lead(block: Block, group: Group, longest: Longest, at_depth: str, promise: 
 def _length(cell: CellResult, name: str) -> str:
     """An acceptance length; where rounds leave drafts out, also what all rounds bring."""
     text = f"acceptance length {estimate_number(cell, name)}"
-    if not (counting_every_round([cell]) or cell.positions_vary) or not _is_known(cell, PER_FORWARD):
+    if not (counting_every_round([cell]) or cell.drafts_rarely) or not _is_known(cell, PER_FORWARD):
         return text
     every = f"{estimate_number(cell, PER_FORWARD)} tokens per target forward"
     return f"{text} (over rounds with a full draft; over all rounds {every})"

@@ -34,21 +34,26 @@ def test_a_sound_machine_has_nothing_to_put_right(capsys):
     assert core.startswith("ok") and "GREEN" in core and "controls are rejected" in core
 
 
-def test_what_is_missing_is_named_with_what_to_do(capsys, monkeypatch):
+def test_what_is_missing_is_named_with_what_to_do(capsys, monkeypatch, tmp_path):
     """Would catch a doctor that finds, and gives no advice; and one that ends at its first finding."""
     monkeypatch.setattr(environment, "is_installed", lambda package: package != "submitit")
     monkeypatch.setattr(device, "look_at_device", lambda name: ())
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(environment, "LEAST_DISK_GB", 10**9)
+    # a container that may have less than its host
+    monkeypatch.setattr(environment, "CONTROL_GROUP", tmp_path)
+    for name, num_bytes in {"memory.max": 5_000_000_000, "memory.current": 4_000_000_000}.items():
+        (tmp_path / name).write_text(f"{num_bytes}\n")
     code, lines = lines_of(capsys, "--device", "cpu")
     assert code == FAILED
     advice = dict(pairwise(lines))
     for found, wanted in {
-        "slurm: no submitit": "pip install 'rejection-lab[slurm]'",
+        "slurm (for launcher=slurm)": "slurm",
         "no C compiler (CC=no-such-compiler)": "install gcc",
         "HF_HUB_OFFLINE is set": "unset it",
-        "records: ": "free some",
+        "records: ": "output.folder=",
+        "1.0 GB of memory are free": "free some",
     }.items():
         (line,) = [item for item in lines if found in item]
         assert wanted in advice[line]

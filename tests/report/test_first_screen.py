@@ -187,7 +187,7 @@ def test_what_keeps_most_and_is_not_the_fastest_is_told_with_what_its_rounds_cos
 
 def test_a_length_over_few_rounds_stands_beside_that_over_all():
     """Would catch a long acceptance of a drafter that rarely drafts, read as what a forward brings."""
-    (block,) = blocks(analysed(baseline(), with_matches_of(1, 3)))
+    (block,) = blocks(analysed(baseline(), with_matches_of(3, 0, 0)))
     (cell,) = block.cells
     assert f"over all rounds {cell.estimate('tokens_per_forward').value:.2f} [" in answer(block)
     assert "over all rounds" not in answer(screen("K").blocks[0]) and "All rounds" not in screen("K").reading

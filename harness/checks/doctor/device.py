@@ -54,7 +54,16 @@ def _no_gpu(reason: str | None, device: str) -> Iterator[Finding]:
     yield remark(
         "GPU",
         f"none: {reason}; everything runs on the CPU by the reference core, and speeds are those of a CPU",
-        "nothing, if that is what you want; acceptance and certification are the same on any device",
+        f"{_how_to_get_one(torch.__version__)}; acceptance and certification are the same on any device",
+    )
+
+
+def _how_to_get_one(version: str) -> str:
+    built = "+cpu" in version
+    return (
+        "if there is an NVIDIA GPU here: remove .venv and install again with torch's default build (no PIP_FLAGS)"
+        if built
+        else "nothing, if that is what you want"
     )
 
 
@@ -84,15 +93,27 @@ def _gpu() -> Iterator[Finding]:
     sample = None if gpu is None else gpu.sample()
     if sample is None:
         why = "" if gpu is None else "; ".join(gpu.unknown.values())
-        yield remark("clocks", f"not known ({why}): what slows the GPU during a run will not be told", "")
+        yield remark(
+            "clocks",
+            f"not known ({why}): a report cannot say whether the GPU was slowed",
+            "watch nvidia-smi while you measure",
+        )
         return
     others = sample.num_other_processes
     if others:
-        yield remark("GPU", f"{others} other processes compute on it", "stop them before you measure speed")
+        yield remark(
+            "GPU",
+            f"{others} other processes compute on it",
+            "nvidia-smi names them; stop them, or wait, before you measure speed",
+        )
     held = [name for name in sample.reasons or () if name in SLOWED]
     clocks = f"{sample.sm_clock_mhz} MHz, memory {sample.memory_clock_mhz} MHz"
     if held:
-        yield problem("clocks", f"{clocks}, held down by {', '.join(held)}", "let it cool, or reset its clocks")
+        yield problem(
+            "clocks",
+            f"{clocks}, held down by {', '.join(held)}",
+            "nvidia-smi -q -d PERFORMANCE says why; let it cool, raise its power limit, or nvidia-smi -rgc",
+        )
     else:
         yield Finding("clocks", f"{clocks}, held down by nothing")
 
@@ -109,11 +130,20 @@ def _certified(device: str) -> Finding:
         result = certify(config, lambda outcome: None)
     except Exception as error:
         # whatever a compiler or a driver raises is what is wrong here
-        return problem("sampling core", f"it does not run here: {type(error).__name__}: {error}", "see the lines above")
-    found = f"{headline(result)} ({result.wall_s:.0f} s)"
+        return problem(
+            "sampling core",
+            f"it does not run here: {type(error).__name__}: {error}",
+            f"mend what stands above; rejection-lab certify --device {device} --debug shows where it fails",
+        )
+    found = f"{headline(result)} (controls: broken copies, which must be rejected; {result.wall_s:.0f} s)"
     if result.is_green:
         return Finding("sampling core", found)
-    return problem("sampling core", found, "do not trust a number of this machine; rejection-lab certify says more")
+    return problem(
+        "sampling core",
+        found,
+        "its output is not the target's here: trust no number of this machine; "
+        f"rejection-lab certify --device {device} says which case fails",
+    )
 
 
 def _speed() -> Iterator[Finding]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ USES = {
 LEAST_MEMORY_GB, LEAST_DISK_GB = 4, 5
 """Below these a run of the built-in models, or of their records and downloads, may not end."""
 PROJECT = "rejection-lab"
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def look_at_environment() -> Iterator[Finding]:
@@ -49,9 +52,9 @@ def _packages(packages: Mapping[str, str | None]) -> Iterator[Finding]:
     try:
         wanted = [Requirement(text) for text in requires(PROJECT) or ()]
     except PackageNotFoundError:
-        yield problem("packages", f"{PROJECT} is not installed", "pip install -e . in the checkout")
+        yield problem("packages", f"{PROJECT} is not installed", f"{pip()} install -e . in the checkout")
         return
-    wrong = []
+    wrong, mended = [], []
     for item in wanted:
         if item.marker is not None and not item.marker.evaluate({"extra": ""}):
             continue
@@ -61,25 +64,32 @@ def _packages(packages: Mapping[str, str | None]) -> Iterator[Finding]:
             found = None
         if found is None or not item.specifier.contains(found, prereleases=True):
             wrong.append(f"{item.name} {found or 'missing'} (expected {item.specifier or 'any'})")
+            mended.append(f"'{item.name}{item.specifier}'")
     if wrong:
-        yield problem("packages", ", ".join(wrong), f"pip install --upgrade {PROJECT}")
+        yield problem("packages", ", ".join(wrong), f"{pip()} install {' '.join(mended)}")
         return
     named = ", ".join(f"{name} {packages[name]}" for name in ("torch", "triton", "transformers") if packages[name])
-    yield Finding("packages", f"Python {platform.python_version()}, {named}: within what this version accepts")
+    yield Finding(
+        "packages", f"Python {platform.python_version()}, {named}: within the versions that this project accepts"
+    )
+
+
+def pip() -> str:
+    """The command that installs into the Python that runs this, from where the user stands."""
+    running = Path(sys.executable)
+    return f"{running.relative_to(Path.cwd()) if running.is_relative_to(Path.cwd()) else running} -m pip"
 
 
 def _extras() -> Iterator[Finding]:
-    missing = {extra: [name for name in packages if not is_installed(name)] for extra, packages in EXTRAS.items()}
-    there = [extra for extra, names in missing.items() if not names]
+    """What only some settings need: it is no fault where it is missing."""
+    missing = [extra for extra, packages in EXTRAS.items() if not all(map(is_installed, packages))]
+    there = [extra for extra in EXTRAS if extra not in missing]
     if there:
         yield Finding("extras", f"installed: {', '.join(there)}")
-    for extra, names in missing.items():
-        if names:
-            yield remark(
-                "extras",
-                f"{extra}: no {' and no '.join(names)}, which {USES[extra]} needs",
-                f"pip install '{PROJECT}[{extra}]' if you want it",
-            )
+    if missing:
+        needed = ", ".join(f"{extra} (for {USES[extra]})" for extra in missing)
+        install = f"{pip()} install '{PROJECT}[{','.join(missing)}]'"
+        yield Finding("extras", f"not installed: {needed}", advice=f"if you want them: {install}")
 
 
 def _compiler() -> Iterator[Finding]:
@@ -107,18 +117,20 @@ def _compiler() -> Iterator[Finding]:
 
 def _cpu(cpu: Mapping[str, Any]) -> Iterator[Finding]:
     num_cores, load = cpu["num_cores"], os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    found = f"{cpu['model']}, {num_cores} cores for this process, load {load:.1f}"
+    found = f"{cpu['model']}, {num_cores} cores for this process, {load:.1f} programs wanted one in the last minute"
     if load > 0.5 * num_cores:
         yield remark(
             "CPU",
             found,
-            "something else computes here: speeds of a CPU, and of small models on a GPU, will be disturbed; stop it "
-            "or wait",
+            "something else computes here: acceptance is not touched, but speeds of a CPU, and of small models on a "
+            "GPU, are; stop it or wait before you measure speed",
         )
     else:
         yield Finding("CPU", found)
-    threads = os.environ.get("OMP_NUM_THREADS")
-    if threads is not None:
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdecimal() and int(threads) > num_cores:
+        yield remark("CPU", f"OMP_NUM_THREADS={threads}: more threads than cores", f"set {num_cores} at most")
+    elif threads:
         yield Finding("CPU", f"OMP_NUM_THREADS={threads}: torch computes with as many threads")
 
 
@@ -128,11 +140,21 @@ def _memory() -> Finding:
     if not source.is_file():
         return Finding("memory", "not known on this system")
     values = dict(line.split(":", 1) for line in source.read_text().splitlines() if ":" in line)
-    free_gb = int(values["MemAvailable"].split()[0]) / 1e6
+    free_gb = min(int(values["MemAvailable"].split()[0]) / 1e6, _left_in_container_gb())
     found = f"{free_gb:.1f} GB of memory are free"
     if free_gb < LEAST_MEMORY_GB:
         return problem("memory", found, f"free some: the built-in models want {LEAST_MEMORY_GB} GB, others more")
     return Finding("memory", found)
+
+
+def _left_in_container_gb() -> float:
+    """What a limit of the control group leaves; infinity without one."""
+    try:
+        most, used = (int((CONTROL_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):
+        # there is no such file, or the limit is "max"
+        return inf
+    return (most - used) / 1e9
 
 
 def _disk() -> Iterator[Finding]:
@@ -140,19 +162,21 @@ def _disk() -> Iterator[Finding]:
     user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     hub = Path(os.environ.get("HF_HOME") or user / "huggingface").expanduser()
     places = {
-        "records": RUNS,
-        "models unpacked": cache_folder(),
-        "Hugging Face": Path(os.environ.get("HF_HUB_CACHE") or hub / "hub").expanduser(),
-        "Triton": Path(os.environ.get("TRITON_CACHE_DIR") or "~/.triton/cache").expanduser(),
+        "records": (RUNS, "output.folder=FOLDER"),
+        "models unpacked": (cache_folder(), "REJECTION_LAB_CACHE"),
+        "Hugging Face": (Path(os.environ.get("HF_HUB_CACHE") or hub / "hub").expanduser(), "HF_HOME"),
+        "Triton": (Path(os.environ.get("TRITON_CACHE_DIR") or "~/.triton/cache").expanduser(), "TRITON_CACHE_DIR"),
     }
-    for name, place in places.items():
+    for name, (place, setting) in places.items():
         there = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
         free_gb = shutil.disk_usage(there).free / 1e9
         found = f"{name}: {free_gb:.0f} GB are free at {place}"
         if not os.access(there, os.W_OK):
-            yield problem("disk", f"{name}: {place} cannot be written", "give yourself the right, or choose another")
+            yield problem("disk", f"{name}: {place} cannot be written", f"allow it, or set another place: {setting}")
         elif free_gb < LEAST_DISK_GB:
-            yield problem("disk", found, f"free some: less than {LEAST_DISK_GB} GB may not do for a run")
+            yield problem(
+                "disk", found, f"free some ({LEAST_DISK_GB} GB may be needed), or set another place: {setting}"
+            )
         else:
             yield Finding("disk", found)
     if os.environ.get("HF_HUB_OFFLINE"):

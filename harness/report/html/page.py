@@ -103,12 +103,16 @@ def html_page(document: Document) -> str:
     )
 
 
+_INTERVAL = re.compile(r"\[[-+\d.,]+, [-+\d.,]+\]")
+
+
 def _prose(text: str) -> Markup:
-    """A text with its code, everything escaped."""
+    """A text with its code, everything escaped; intervals stay on one line."""
     from markupsafe import Markup, escape
 
     from harness.report.document import spans
 
+    text = _INTERVAL.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     parts = (Markup("<code>{}</code>").format(part) if is_code else escape(part) for part, is_code in spans(text))
     return Markup("").join(parts)
 
