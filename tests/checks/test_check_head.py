@@ -238,6 +238,27 @@ def test_another_chat_template_and_looping_answers_are_named(capsys, tmp_path):
     assert code == FAILED and "looping answers" in verdict and "hold none of them" in verdict
 
 
+def test_a_target_that_loops_by_itself_is_no_fault_of_its_head(capsys, tmp_path):
+    """It loops at temperature 0 alone, and nothing else shows a fault. Would catch a verdict against a sound head."""
+    target = target_with(turns_alike(RIGHT, "'### assistant:\\n'"), tmp_path)
+    code = main([f"{target}", f"{zoo_path('eagle3')}", "--no-trials", "backend.device=cpu", "workload.num_prompts=18"])
+    shown = capsys.readouterr().out
+    assert code == SUCCESS and "FAULT" not in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("- looping answers")]
+    assert "the target loops by itself, whatever the head" in line and "judge the head by temperature 1" in line
+
+
+def test_an_end_of_sequence_that_is_missing_is_named(capsys, tmp_path):
+    folder = copied("target", tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        with_fields(folder, name, eos_token_id=[0])
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        with_fields(folder, name, eos_token="<|endoftext|>")
+    code, shown = lines_of(capsys, f"{folder}", f"{zoo_path('eagle3')}", "--no-trials")
+    verdict = shown.out.splitlines()[0]
+    assert code == FAILED and "go on behind <|end|>" in verdict and "eos_token_id" in verdict
+
+
 def test_thinking_is_named(tmp_path):
     """Of a switch that is on unless it is set, and with which the target was not trained."""
     opening = f"('<|assistant|>\\n' if {IS_OFF} else '### assistant:\\n')"

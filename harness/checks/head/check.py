@@ -14,6 +14,7 @@ from harness.analysis.estimates import Estimate, paired_difference
 from harness.checks.doctor.finding import Finding, Weight, problem, remark
 from harness.checks.head.counted import of_counts
 from harness.checks.head.forced import Forced
+from harness.checks.head.loops import end_of, loops_of
 from harness.checks.head.prompts import unused_format
 from harness.checks.head.protocol import Protocol, Runs
 from harness.checks.head.reach import reach
@@ -29,8 +30,6 @@ from harness.records.counts import DraftCounts
 from harness.records.request import counts_of_rounds
 from harness.workload.chat import PLAIN_TEXT_NOTE
 
-MANY_LOOPS, SURELY = 0.25, 0.1
-"""Share of the answers at temperature 0 from which on they are named, and least low end of its interval."""
 FEW_TOKENS = 0.8
 """Share of the target's tokens that a draft vocabulary should hold."""
 
@@ -211,24 +210,21 @@ def _findings(
     cells: Sequence[CellResult], reached: dict[float, list[Estimate]], target: TargetModel, prompt_ids: Collection[int]
 ) -> Iterator[Finding]:
     """What the runs show by themselves; `prompt_ids` are those of a prompt."""
-    greedy = cells[0]
-    loops = greedy.estimate("looping_answers")
-    if loops.value > MANY_LOOPS and loops.low > SURELY:
-        yield problem(
-            "looping answers",
-            f"{loops.value:.0%} of the answers at temperature 0 loop, and loops are easy to draft for",
-            "see that answers end: end-of-sequence ids of the target's config.json and generation_config.json, chat "
-            "template; then judge the head by temperature 1",
-        )
+    template, end = unused_format(target.tokenizer, prompt_ids), end_of(cells, target)
+    if end is not None:
+        yield end
+    shown = {"the end of answers": end, "the chat template": template}
+    loops = loops_of(cells, [name for name, found in shown.items() if found is not None])
+    if loops is not None:
+        yield loops
     beyond = max(drafts_beyond(cell.record) for cell in cells)
     if beyond > 0:
         yield problem(
             "untrained positions",
-            f"{beyond:.0%} of the drafts began beyond the {greedy.record.drafter_positions:,} positions that the "
+            f"{beyond:.0%} of the drafts began beyond the {cells[0].record.drafter_positions:,} positions that the "
             "head's file names (max_position_embeddings)",
             "train it on longer texts, or correct max_position_embeddings in its config.json if it was",
         )
-    template = unused_format(target.tokenizer, prompt_ids)
     if template is not None:
         yield problem(
             "chat template",
