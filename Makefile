@@ -35,8 +35,8 @@ public-demo: .venv/.installed ## Run a public model, SmolLM2-135M-Instruct, from
 	@$(BIN)/python -m experiments run experiment=public
 
 public-head: .venv/.installed ## Train an EAGLE-3 head for that model on a GPU, after public-demo (half an hour)
-	@$(BIN)/python -m experiments train-head target=smollm2 kind=eagle3 minutes=20 out=build/smollm2 \
-		rows_at_once=1024 batch_rows=24 draft_vocab_size=16384 backend.dtype=bfloat16
+	@$(BIN)/python -m experiments train-head target=smollm2 kind=eagle3 output=target minutes=20 out=build/smollm2 \
+		rows_at_once=1024 batch_rows=16 num_unrolled=4 draft_vocab_size=16384 backend.dtype=bfloat16
 
 test: .venv/.installed ## Run every test; those that need a GPU skip themselves without one
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile

@@ -6,6 +6,7 @@ losslessness test sees it, this one does.
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from tests.support.tiny_models import randomize
 
 VOCAB_SIZE, NUM_DRAFTS = 50, 3
 FROM_ANCHOR = "dflash, drafts from the anchor on"
+OF_TARGET = "eagle3, output matrix of the target"
 DRAFTERS = {
     "draft_model": DraftModelDrafter,
     "medusa": MedusaDrafter,
@@ -64,8 +66,10 @@ def drafting_model(kind: str, target: TargetModel):
         head = MedusaHead(MedusaConfig(NUM_DRAFTS, 1, VOCAB_SIZE), target)
         randomize(head, 5)
         return head
-    reads_layers = {} if kind in ("eagle", "mtp") else {"aux_layers": (0, 1, 2)}
+    reads_layers: dict[str, Any] = {} if kind in ("eagle", "mtp") else {"aux_layers": (0, 1, 2)}
     blocks = {"block_size": 4, "head_dim": 8} if kind in (*BLOCK_HEADS, FROM_ANCHOR) else {}
+    if kind == OF_TARGET:
+        reads_layers["own_output"] = False
     head = make_head(kind.split(",", maxsplit=1)[0], target, torch.arange(1, 41, 2), **reads_layers, **blocks)
     if kind == FROM_ANCHOR:
         head.config = replace(head.config, anchor=Anchor.first, block_size=NUM_DRAFTS)
@@ -109,7 +113,9 @@ def slow_proposal(kind: str, head, target: TargetModel, sequence: list[int], num
         return drafted
     for _ in range(NUM_DRAFTS):
         output = head(tokens[:, 1:], features, torch.arange(features.shape[1])[None], None)
-        draft_id = head.logits(output.hidden[:, -1]).argmax(-1, keepdim=True)
+        hidden = output.hidden[:, -1]
+        logits = target.logits(hidden)[:, head.draft_to_target] if kind == OF_TARGET else head.logits(hidden)
+        draft_id = logits.argmax(-1, keepdim=True)
         token = draft_id if head.draft_to_target is None else head.draft_to_target[draft_id]
         tokens = torch.cat([tokens, token], dim=1)
         features = torch.cat([features, output.next_features[:, -1:]], dim=1)
@@ -135,7 +141,7 @@ def corrected(logits, state, before: int, head):
 
 @pytest.mark.parametrize("depths", [None, ((1, NUM_DRAFTS), (2, 0), (3, 1))], ids=["K", "by batch"])
 @pytest.mark.parametrize(
-    "kind", ["eagle", "eagle3", "mtp", "peagle", *BLOCK_HEADS, FROM_ANCHOR, "draft_model", "medusa"]
+    "kind", ["eagle", "eagle3", OF_TARGET, "mtp", "peagle", *BLOCK_HEADS, FROM_ANCHOR, "draft_model", "medusa"]
 )
 @torch.inference_mode()
 def test_proposals_equal_the_slow_computation(kind, depths):

@@ -91,6 +91,7 @@ def make_head(
     draft_ids: Tensor | None = DRAFT_IDS,
     *,
     own_embedding: bool = False,
+    own_output: bool = True,
     seed: int = 3,
     **changes: Any,
 ) -> Any:
@@ -109,6 +110,7 @@ def make_head(
         else:
             config = config_class.for_target(target, size, **given)
         owned = {"own_embedding": True} if own_embedding else {}
+        owned |= {} if own_output else {"own_output": False}
         head = head_class(config, target, draft_token_ids=draft_ids, **owned)
     randomize(head, seed)
     return head.eval().requires_grad_(False)
