@@ -45,6 +45,7 @@ from harness.models.zoo import zoo_path
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
+OUTPUT_ROWS = "output_rows"
 LAYER_PREFIX = "layers.0."
 ORIGINAL_LAYER_PREFIX = "midlayer."
 
@@ -56,6 +57,9 @@ class Eagle3Head(Head):
     own_embedding: whether it has an embedding of its own (it normally shares the target's).
     own_output: whether it has an output matrix of its own; without one it takes the target's rows of its draft tokens.
     """
+
+    multiplied_buffers = (OUTPUT_ROWS,)
+    """As weight_layout has them."""
 
     def __init__(
         self,
@@ -100,7 +104,7 @@ class Eagle3Head(Head):
         register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
         if not own_output and self.draft_to_target is not None:
             # a copy in one piece, beside the weights: a product with rows here and there would gather them each time
-            self.register_buffer("output_rows", target.output_matrix[self.draft_to_target].detach(), persistent=False)
+            self.register_buffer(OUTPUT_ROWS, target.output_matrix[self.draft_to_target].detach(), persistent=False)
 
     @property
     def features_are_hidden(self) -> bool:
@@ -118,7 +122,7 @@ class Eagle3Head(Head):
     def output_matrix(self) -> Tensor:
         if self.has_own_output:
             return self.lm_head.weight
-        rows: Tensor | None = self._buffers.get("output_rows")
+        rows: Tensor | None = self._buffers.get(OUTPUT_ROWS)
         return self.target.output_matrix if rows is None else rows
 
     @property

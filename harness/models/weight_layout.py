@@ -72,6 +72,17 @@ def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _blocked_product(states, weight.blocks, bias, "none", (), "")
 
 
+def _large_copies(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Copies of rows of other weights, which a network multiplies by and keeps as buffers (`multiplied_buffers`)."""
+    found = []
+    for module in network.modules():
+        for name in getattr(module, "multiplied_buffers", ()):
+            buffer = module._buffers.get(name)
+            if buffer is not None and _is_large(buffer):
+                found.append((module, name, buffer))
+    return found
+
+
 def lay_out(network: nn.Module, *, in_blocks: bool = True) -> None:
     """Let the weights of a network's linear layers lie on a CPU as products read them fastest; shapes and values stay.
 
@@ -90,7 +101,8 @@ def lay_out(network: nn.Module, *, in_blocks: bool = True) -> None:
 def blocked_bytes(network: nn.Module) -> int:
     """Memory that blocks of a network's weights take on a CPU; it may be on the meta device."""
     weights = {id(module.weight): module.weight for module in network.modules() if _takes_blocks(module)}
-    num_bytes = sum(weight.nbytes for weight in weights.values())
+    copies = [buffer for _, _, buffer in _large_copies(network)]
+    num_bytes = sum(weight.nbytes for weight in [*weights.values(), *copies])
     return num_bytes if num_bytes <= MAX_BLOCKED_BYTES else 0
 
 
@@ -98,11 +110,13 @@ def _takes_blocks(module: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a module is a linear layer and no more than that, with a weight that is better laid out in blocks."""
     if type(module) is not nn.Linear or type(module.weight) is not nn.Parameter or "forward" in vars(module):
         return False
-    if module._forward_hooks or module._forward_pre_hooks or not _HAS_ONEDNN:
-        return False
-    weight = module.weight
+    return not (module._forward_hooks or module._forward_pre_hooks) and _is_large(module.weight)
+
+
+def _is_large(weight: Tensor) -> bool:
+    """Whether a weight is better laid out in blocks."""
     # inference tensors do not tell whether something was written into them
-    if weight.numel() <= MAX_SMALL or weight.requires_grad or weight.is_inference():
+    if not _HAS_ONEDNN or weight.numel() <= MAX_SMALL or weight.requires_grad or weight.is_inference():
         return False
     knows_bfloat16: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return weight.dtype is torch.float32 or (weight.dtype is torch.bfloat16 and knows_bfloat16)
@@ -123,3 +137,5 @@ def _lay_out_in_blocks(network: nn.Module) -> None:
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) in weights:
                 setattr(module, name, weights[id(parameter)])
+    for module, name, buffer in _large_copies(network):
+        module._buffers[name] = BlockedWeight.of(buffer)

@@ -12,6 +12,7 @@ from torch.nn import functional
 from harness.models import weight_layout
 from harness.models.weight_layout import BlockedWeight, blocked_bytes, lay_out, product
 from tests.support.tiny_engines import tiny_engine, tiny_requests
+from tests.support.tiny_heads import make_head
 from tests.support.tiny_models import random_target
 
 needs_blocks = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
@@ -101,6 +102,18 @@ def test_what_must_not_be_laid_out_is_not(monkeypatch):
     monkeypatch.setattr(weight_layout, "MAX_BLOCKED_BYTES", blocked_bytes(network) - 1)
     lay_out(network)
     assert not blocked_bytes(network) and type(network.large) is nn.Linear
+
+
+@needs_blocks
+def test_a_copy_of_the_targets_rows_lies_in_blocks_too(everything_in_blocks):
+    """Fails if a head of the target's output reads its rows slower than its own weights, or stores them."""
+    head = make_head("eagle3", random_target(), own_output=False)
+    states, stored = torch.randn(2, 24), list(head.state_dict())
+    expected, num_bytes = head.logits(states), blocked_bytes(head)
+    lay_out(head)
+    assert type(head.output_matrix) is BlockedWeight and list(head.state_dict()) == stored
+    torch.testing.assert_close(head.logits(states), expected)
+    assert num_bytes == sum(each.nbytes for each in head.parameters() if each.ndim == 2) + head.output_matrix.nbytes
 
 
 @needs_blocks
