@@ -44,7 +44,8 @@ def slots_attention(
     Returns [B, T, H, V] and no attention weights. Raises ValueError when there is no mask and the keys are not those
     of the queries, because "causal" would then be a guess.
     """
-    if isinstance(attention_mask, AttendingMask):
+    # in the engine it is a tensor, and this runs for each layer of each step
+    if type(attention_mask) is not Tensor and isinstance(attention_mask, AttendingMask):
         return attention_mask.attend(query, key, value, scaling).transpose(1, 2), None
     num_queries = query.shape[2]
     if attention_mask is None:

@@ -137,9 +137,11 @@ def norm(module: Any, states: Tensor) -> Tensor:
 
 def _linear(module: Any, states: Tensor) -> Tensor:
     """A projection; one of another class, such as an adapter, does more than its weight and bias say."""
-    if type(module) is not nn.Linear and type(module) is not BlockedLinear:
-        return module(states)
-    return product(states, module.weight, module.bias)
+    if type(module) is nn.Linear:
+        return functional.linear(states, module.weight, module.bias)
+    if type(module) is BlockedLinear:
+        return product(states, module.weight, module.bias)
+    return module(states)
 
 
 def _turned(heads: Tensor, angles: Rotation) -> Tensor:

@@ -21,7 +21,7 @@ from harness.models.decoder_layer import FusedView, View
 from harness.models.fused import layer as fused
 from harness.models.fused.checks import written
 from harness.models.fused.operations import operations_for
-from harness.models.weight_layout import product
+from harness.models.weight_layout import BlockedWeight, product
 
 
 class LayersOutput(NamedTuple):
@@ -215,7 +215,8 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None, fused_too: bool,
     """
     if fused_too:
         return operations_for(states.device).linear(states, weight, bias, out=out)
-    result = product(states, weight, bias)
+    # most weights have no blocks, and a call more of Python for each product would be felt
+    result = (product if type(weight) is BlockedWeight else functional.linear)(states, weight, bias)
     return result if out is None else written(result, out)
 
 
@@ -253,6 +254,6 @@ def _attention_inputs(view: View | None, layer: Any, num_tokens: int) -> dict[st
     if view is None or view.mask is None:
         return {"attention_mask": None, "past_key_values": view}
     mask: Tensor | AttendingMask = view.mask
-    if not isinstance(mask, AttendingMask):
+    if type(mask) is Tensor or not isinstance(mask, AttendingMask):
         mask = fold_mask(mask, layer.self_attn.num_key_value_groups, num_tokens)
     return {"attention_mask": mask, "past_key_values": view}
