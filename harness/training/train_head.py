@@ -153,7 +153,8 @@ class Trainer:
         self._check(rows)
         self.num_repeated = self._repeated(rows)
         self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
-        if saved is None:
+        size = min(settings.draft_vocab_size, self.target.vocab_size)
+        if saved is None or (settings.output is Output.target and len(saved["draft_token_ids"]) != size):
             held = settings.num_heldout
             learnt = Rows(rows.tokens[held:], rows.is_answer[held:], rows.temperature[held:])
             ids, share = frequent_tokens(learnt, self.target.vocab_size, settings.draft_vocab_size)
@@ -163,7 +164,7 @@ class Trainer:
         torch.manual_seed(run.seed)
         self.head = fresh_head(self.target, ids, settings)
         if saved is not None:
-            self.head.load_state_dict(saved["head"])
+            self.head.load_state_dict(dict(self.head.state_dict()) | saved["head"])
         ranks.share(self.head)
         compiles = settings.compile and device.type == "cuda"
         chain = HeadChain(self.head, settings.length, settings.num_unrolled, compiles=compiles)
@@ -318,7 +319,7 @@ class Trainer:
                 "settings": fixed(self.settings),
                 "state": self.state,
                 "draft_token_ids": torch.arange(self.target.vocab_size) if ids is None else ids.cpu(),
-                "head": self.head.state_dict(),
+                "head": {name: weight.detach() for name, weight in self.head.named_parameters()},
                 "optimizer": self.optimizer.state_dict(),
             },
         )
@@ -410,6 +411,8 @@ def load_checkpoint(folder: Path, settings: HeadTraining) -> dict[str, Any] | No
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     before, now = content["settings"], fixed(settings)
     differing = [name for name in FIXED if before.get(name) != now[name]]
+    if settings.output is Output.target and differing == ["draft_vocab_size"]:
+        return content  # no weight depends on it
     if differing:
         told = ", ".join(f"{name}={before.get(name)}" for name in differing)
         raise ValueError(f"{path}: expected what this run began with, {told}; or choose another folder (out)")

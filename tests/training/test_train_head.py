@@ -112,6 +112,11 @@ def test_a_head_of_the_targets_output_learns_without_a_matrix_of_its_own(tmp_pat
     assert torch.equal(head.output_matrix, target.output_matrix[head.draft_to_target])
     with pytest.raises(ValueError, match="began with, output=target"):
         head_run(tmp_path)(Ranks(0, 1))
+    # its weights do not depend on its tokens, which may be others afterwards
+    head_run(tmp_path, output=Output.target, draft_vocab_size=12)(Ranks(0, 1))
+    fewer = load_eagle3(tmp_path / "head", target)
+    assert set(fewer.draft_to_target.tolist()) < set(head.draft_to_target.tolist()) and fewer.vocab_size == 12
+    assert torch.equal(fewer.fc.weight, head.fc.weight)
 
 
 @pytest.mark.parametrize("loads", [general_target, own_target])
