@@ -1,13 +1,17 @@
 """Checkpoint folders that are written once and kept in the user's cache: GGUF files converted, packed weights unpacked.
 
-Several processes may want one at once, and any may be killed: a folder appears whole or not at all.
+Several processes may want one at once, and any may be killed: a folder appears whole or not at all. Until then it has a
+hidden name and a lock (flock), which ends with the process: what a killed one left is taken away by the next that
+writes. Where a file system has no such locks it is left there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -39,19 +43,57 @@ def kept(folder: Path, write: Callable[[Path], None], is_whole: Callable[[Path],
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
+        _take_away_abandoned(folder.parent)
+        with _unfinished(folder) as unfinished:
             write(unfinished)
             unfinished.chmod(0o755)
             _put(unfinished, folder, is_whole)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise CheckpointError(
             f"{folder}: expected to write this folder once, found: {error.strerror or error}; make room or give "
             f"yourself the right, or name another folder in {VARIABLE}"
         ) from error
     return folder
+
+
+@contextmanager
+def _unfinished(folder: Path) -> Iterator[Path]:
+    """A locked folder beside another one, taken away at the end if it is still there."""
+    while True:
+        unfinished = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        place = os.open(unfinished, os.O_RDONLY)
+        try:
+            _lock(place, fcntl.LOCK_EX)
+            # who cleans up may have taken it before it was locked
+            if unfinished.exists():
+                yield unfinished
+                return
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            os.close(place)
+
+
+def _take_away_abandoned(cache: Path) -> None:
+    """Take away folders whose writers were killed."""
+    for unfinished in cache.glob(".*-*"):
+        try:
+            place = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            if _lock(place, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        finally:
+            os.close(place)
+
+
+def _lock(place: int, how: int) -> bool:
+    """Whether a folder is locked now; not where another process has it, or where there are no such locks."""
+    try:
+        fcntl.flock(place, how)
+    except OSError:
+        return False
+    return True
 
 
 def _put(unfinished: Path, folder: Path, is_whole: Callable[[Path], bool]) -> None:

@@ -1,0 +1,43 @@
+"""Folders of the user's cache while several processes write there."""
+
+import subprocess
+import sys
+
+from harness.models.kept_folders import kept
+
+WRITES = """
+import sys
+from pathlib import Path
+from harness.models.kept_folders import kept
+
+def write(unfinished):
+    (unfinished / "half").touch()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    (unfinished / "rest").touch()
+
+kept(Path(sys.argv[1]), write)
+"""
+
+
+def begun(folder):
+    """A process that writes a folder and waits for a line."""
+    command = [sys.executable, "-c", WRITES, str(folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_what_a_killed_process_left_is_taken_away_and_what_another_writes_is_not(tmp_path):
+    """Would catch a conversion of gigabytes whose half stays for ever, and one deleted under a process at work."""
+    killed = begun(tmp_path / "killed")
+    killed.kill()
+    killed.communicate()
+    at_work = begun(tmp_path / "at_work")
+    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == [".at_work"]
+    kept(tmp_path / "mine", lambda unfinished: (unfinished / "all").touch())
+    at_work.communicate("\n")
+    assert at_work.returncode == 0
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")) == [
+        *("at_work/half", "at_work/rest", "mine/all")
+    ]
