@@ -245,6 +245,20 @@ def test_parts_of_a_file_are_runs_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("name", "exact", "rounded"), [
+    ("accept_length", "2.8181818181818183", "2.82"), ("output_throughput", "1.55", "1.54")
+])  # fmt: skip
+def test_counts_are_not_made_of_rounded_numbers(tmp_path, name, exact, rounded):
+    """31 tokens of 11 verify calls. Would catch whole numbers that are forced on a product which is none."""
+    text = (FOREIGN / "specforge_matrix.json").read_text()
+    (tmp_path / "matrix.json").write_text(text.replace(f'"{name}": {exact}', f'"{name}": {rounded}'))
+    (run,) = convert(tmp_path / "matrix.json")
+    found = numbers_of(run)
+    for metric in ("num_drafts", "mean_acceptance_length", "acceptance_rate"):
+        assert found[metric].basis is Basis.missing and "no whole numbers" in found[metric].how, metric
+    assert run.reading.told[0].name == "accept_length"
+
+
 def test_intervals_resample_conversations_and_only_where_requests_are_known(tmp_path):
     """Would catch turns of one conversation taken for independent prompts."""
     record = json.loads((FOREIGN / "aiperf_records.jsonl").read_text().splitlines()[1])
