@@ -155,13 +155,14 @@ def check(name: str, overrides: Sequence[str], loads: Loads, measured: Measured,
 
 
 def worth_a_check(schedule: Schedule, in_flight: Sequence[int]) -> list[int]:
-    """Depths that lose at most WORTH_A_CHECK at some load, and those of the schedule."""
+    """Depths that lose at most WORTH_A_CHECK at some load, and those of the schedule, between the loads too."""
     # of a load the mean of its steps may be the largest measured size
     choices = [schedule.choice(min(size, schedule.largest)) for size in in_flight]
+    scheduled = {depth for _, depth in schedule.table}
     return [
         depth
         for depth in schedule.rates.depths
-        if any(choice.regrets[depth].value <= WORTH_A_CHECK or choice.scheduled == depth for choice in choices)
+        if depth in scheduled or any(choice.regrets[depth].value <= WORTH_A_CHECK for choice in choices)
     ]
 
 

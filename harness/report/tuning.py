@@ -156,6 +156,13 @@ def sentences(tuned: Tuned) -> list[str]:
     elif ties:
         at = "; ".join(f"{choice.size}: {_depths((choice.best, *choice.indistinguishable))}" for choice in ties)
         found.append(f"Statistically indistinguishable at these batch sizes: {at}.")
+    if len(schedule.rates.sizes) > 1:
+        depth, loss = schedule.one_depth
+        shown = _number(_percent(loss), "length", schedule.rates.num_units > 1)
+        found.append(
+            f"One depth for all, K = {depth}, loses {shown} % beside the best of each measured batch size, in the "
+            "mean: a schedule cannot gain more there."
+        )
     if not tuned.held_out:
         return [*found, "Not checked on held-out load."]
     for load in tuned.held_out:
@@ -166,8 +173,10 @@ def sentences(tuned: Tuned) -> list[str]:
 def verdict(load: HeldOut) -> str:
     """One sentence on one load."""
     ratio, best = load.ratio(load.best), depth_name(load.best)
+    interval = "" if isnan(ratio.low) else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
     if load.is_fixed:
-        return f"{load_name(load)}: the schedule is one depth, at {ratio.value:.3f} of the best fixed one, {best}."
+        reached = f"{ratio.value:.3f}{interval} of the best fixed one, {best}"
+        return f"{load_name(load)}: the schedule is one depth, at {reached}."
     within = {
         True: f"within {1 - WITHIN:.0%} of the best fixed depth",
         False: f"more than {1 - WITHIN:.0%} below the best fixed depth",
@@ -177,7 +186,6 @@ def verdict(load: HeldOut) -> str:
         load.beats_all
     ]
     beats = beats or "whether faster than every fixed depth the repeats do not say"
-    interval = "" if isnan(ratio.low) else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
     return f"{load_name(load)}: {ratio.value:.3f}{interval} times the speed of {best}: {within}; {beats}."
 
 

@@ -42,6 +42,8 @@ def test_two_files_give_the_depths_that_are_found_by_hand(tmp_path):
     assert one.regrets[0].value == pytest.approx(1 - (13 / 1.75) / 10)
     assert one.regrets[1].value == pytest.approx(1 - (13 / 1.75) / (12 / 1.5))
     assert three.tokens_per_s.value == pytest.approx(3 / 0.010)
+    depth, loss = schedule.one_depth
+    assert depth == 1 and loss.value == pytest.approx(1 - ((13 / 1.75) / (12 / 1.5) * 10 / (16 / 1.5)) ** 0.5)
     assert math.isnan(one.regrets[1].low) and one.indistinguishable == ()
 
 
@@ -157,8 +159,10 @@ def test_a_simulated_load_is_tuned_to_its_known_optimum():
             true = 1 - min(costs.values()) / costs[depth]
             assert regret.low - 0.01 <= true <= regret.high + 0.01
     assert schedule.table[0] == (1, 3) and schedule.table[-1][1] == 1
-    assert worth_a_check(schedule, (1, 4)) == worth_a_check(schedule, (1, 5)) == [1, 3]
-    assert worth_a_check(schedule, (4, 5)) == [1]
+    # arrivals pass through the sizes at which the schedule drafts 3, too
+    assert (
+        worth_a_check(schedule, (1, 4)) == worth_a_check(schedule, (1, 5)) == worth_a_check(schedule, (4, 5)) == [1, 3]
+    )
 
 
 def test_steps_that_another_job_slowed_do_not_count():
@@ -394,6 +398,21 @@ def test_two_repeats_have_no_interval_in_words():
     assert "1.100 times the speed of K = 1" in verdict(found) and "do not say" in verdict(found)
 
 
+def test_a_schedule_of_one_depth_is_within_only_where_repeats_say_so():
+    """Its depth reaches .98 of the best, between .8 and 1.2. Would catch a verdict by the mean alone."""
+    cells = analysed(played(1, [1.0, 1.0, 1.0]), played(2, [0.8, 1.2, 0.98]))
+    (found,) = held_out_of(cells, "1")
+    assert found.is_fixed and found.best is not found.scheduled and found.is_within is None
+    assert held_out_of(cells, "2")[0].is_within is True
+
+
+def test_a_second_cell_of_a_depth_is_left_out_aloud():
+    """Would catch a run among several that counts for nothing without a word."""
+    cells = analysed(*(load(depth, 1) for depth in (0, 1, 3)))
+    (measured,) = measured_of([*cells, *analysed(load(3, 1))], across_runs=True)
+    assert [reason for _, reason in measured.left_out] == ["another cell of this depth and concurrency came before"]
+
+
 def test_a_schedule_that_did_not_run_is_named():
     cells = analysed(played(1, [1.0, 1.0, 1.0]))
     with pytest.raises(ValueError, match=r"expected a cell of drafting\.depth=1:2/8:1 beside fixed depths, found 1"):
@@ -420,6 +439,7 @@ def test_the_command_writes_the_schedule_and_names_what_is_wrong(tmp_path, capsy
     shown = capsys.readouterr().out
     assert "Schedule: 1:2/2:1/3:0 (2 drafts from 1 to 1, 1 draft from 2 to 2, no drafts from 3 on)" in shown
     assert "Nothing has an interval" in shown and "Not checked on held-out load" in shown
+    assert "One depth for all, K = 1, loses 6.70 %" in shown
     assert (tmp_path / "out/depth.txt").read_text() == "drafting.depth=1:2/2:1/3:0\n"
     page = (tmp_path / "out/tuned.md").read_text()
     assert (tmp_path / "out/vllm.json").read_text().strip() in page and "Neither engine was run with one here" in page

@@ -91,13 +91,14 @@ def measured_of(cells: Sequence[CellResult], *, across_runs: bool = False) -> li
 
 def _measured(line: Sequence[CellResult]) -> Measured | None:
     by_size: dict[int, dict[int, CellResult]] = {}
+    left_out: list[tuple[CellResult, str]] = []
     for cell in line:
         at_size = by_size.setdefault(int(cell["max_concurrency"]), {})
         baseline = cell.baseline
         if baseline is not None and not baseline.record.has_failed:
             at_size.setdefault(0, baseline)
-        at_size.setdefault(fixed_depth(cell) or 0, cell)
-    left_out: list[tuple[CellResult, str]] = []
+        if at_size.setdefault(fixed_depth(cell) or 0, cell) is not cell:
+            left_out.append((cell, "another cell of this depth and concurrency came before"))
     prompts: set[str] | None = None
     for size, at_size in by_size.items():
         timed = comparable(list(at_size.values()))

@@ -86,9 +86,7 @@ class HeldOut:
     @property
     def is_within(self) -> bool | None:
         """Whether the schedule reaches WITHIN of the best fixed depth; None where the interval does not say."""
-        if self.is_fixed:
-            return bool(self.ratio(self.best).value >= WITHIN)
-        return _side(self.ratio(self.best), WITHIN)
+        return True if self.best is self.scheduled else _side(self.ratio(self.best), WITHIN)
 
     @property
     def beats_all(self) -> bool | None:

@@ -91,6 +91,16 @@ class Schedule:
         return str(*depths) if len(depths) == 1 else "/".join(f"{size}:{depth}" for size, depth in self.table)
 
     @cached_property
+    def one_depth(self) -> tuple[int, Estimate]:
+        """The depth that alone loses least at the measured batch sizes, and what it loses there beside the best of
+        each: 1 - the geometric mean of its tokens per second over theirs. No schedule gains more there."""
+        logs = np.log(self.rates.costs(self.rates.sizes))
+        best = logs[:, logs[-1].argmin(axis=0), range(len(self.rates.sizes))]
+        losses = 1 - np.exp((best[:, None] - logs).mean(axis=2))
+        place = int(losses[-1].argmin())
+        return self.rates.depths[place], self.rates.estimate(losses[:, place])
+
+    @cached_property
     def choices(self) -> tuple[Choice, ...]:
         """At the measured batch sizes."""
         return tuple(self.choice(size) for size in self.rates.sizes)
