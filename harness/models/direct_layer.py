@@ -8,6 +8,7 @@ Shapes: B rows, T tokens of a row, H hidden size, D width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +66,15 @@ def is_exact(states: Tensor) -> bool:
     return states.dtype is torch.float32 and states.device.type == "cpu"
 
 
+def joined(network: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
+    """The projections of the same states in layers that can run here, see harness.models.weight_layout."""
+    layer: Any
+    for layer in network.modules():
+        if is_llama(layer) and layer.post_attention_layernorm.weight.dtype is torch.float32:
+            yield layer.self_attn, ("q_proj", "k_proj", "v_proj")
+            yield layer.mlp, ("gate_proj", "up_proj")
+
+
 def rotation(cos: Tensor, sin: Tensor) -> Rotation:
     """From what the rotary module of transformers gives, [B, T, D] each."""
     first, second = sin.chunk(2, dim=-1)
@@ -94,24 +104,38 @@ def attend(
     wanted: Tensor | None = None,
 ) -> Tensor:
     """The self-attention without its norm and residual: [B, T, H], or [B, 1, H] of the `wanted` (see `only`)."""
-    shape = (*states.shape[:2], -1, attention.head_dim)
-    query, key, value = (
-        _linear(projection, states).view(shape).transpose(1, 2)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
-    keys, values = view.update(_turned(key, angles), value, attention.layer_idx)
-    attended, _ = slots_attention(attention, _turned(query, angles), keys, values, mask, attention.scaling)
-    return _linear(attention.o_proj, only(attended.reshape(*states.shape[:2], -1), wanted))
+    # attributes of modules that are modules take a call of Python each
+    parts, shape = attention._modules, (*states.shape[:2], -1, attention.head_dim)
+    joint = attention.__dict__.get("joint")
+    joined = None if joint is None else joint(attention, states)
+    if joined is None:
+        query, key, value = (
+            _linear(projection, states).view(shape).transpose(1, 2)
+            for projection in (parts["q_proj"], parts["k_proj"], parts["v_proj"])
+        )
+        query, key = _turned(query, angles), _turned(key, angles)
+    else:
+        heads = joined.view(shape).transpose(1, 2)
+        num_key_heads = heads.shape[1] // (attention.num_key_value_groups + 2)
+        turned = _turned(heads[:, :-num_key_heads], angles)
+        query, key, value = turned[:, :-num_key_heads], turned[:, -num_key_heads:], heads[:, -num_key_heads:]
+    keys, values = view.update(key, value, attention.layer_idx)
+    attended, _ = slots_attention(attention, query, keys, values, mask, attention.scaling)
+    return _linear(parts["o_proj"], only(attended.reshape(*states.shape[:2], -1), wanted))
 
 
 def add_feed_forward(layer: Any, attended: Tensor, residual: Tensor) -> Tensor:
     """What follows attention: its residual, and the feed-forward part with its own; [B, T, H]."""
     states, mlp = residual + attended, layer.mlp
     normed = norm(layer.post_attention_layernorm, states)
-    gated, activate = _linear(mlp.gate_proj, normed), mlp.act_fn
-    gated = functional.silu(gated, inplace=True) if type(activate) is nn.SiLU else activate(gated)
-    gated *= _linear(mlp.up_proj, normed)
-    added = _linear(mlp.down_proj, gated)
+    parts, joint = mlp._modules, mlp.__dict__.get("joint")
+    activate = parts["act_fn"]
+    joined = None if joint is None else joint(mlp, normed)
+    gated, up = (_linear(parts["gate_proj"], normed), None) if joined is None else joined.chunk(2, dim=-1)
+    # parts of a joint product have gaps between their rows
+    gated = functional.silu(gated, inplace=joined is None) if type(activate) is nn.SiLU else activate(gated)
+    gated *= _linear(parts["up_proj"], normed) if up is None else up
+    added = _linear(parts["down_proj"], gated)
     added += states
     return added
 

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from harness.models import weight_layout
-from harness.models.weight_layout import BlockedWeight, blocked_bytes, lay_out, product
+from harness.models.direct_layer import joined
+from harness.models.weight_layout import BlockedWeight, JointProduct, blocked_bytes, lay_out, product
 from tests.support.tiny_engines import tiny_engine, tiny_requests
 from tests.support.tiny_heads import make_head
 from tests.support.tiny_models import random_target
@@ -27,7 +28,7 @@ class Tied(nn.Module):
         torch.manual_seed(0)
         self.embed = nn.Embedding(600, 448)
         self.large = nn.Linear(448, 1400)
-        self.small = nn.Linear(1400, 96, bias=False)
+        self.small = nn.Linear(1400, 40, bias=False)
         self.head = nn.Linear(448, 600, bias=False)
         self.head.weight = self.embed.weight
         self.to(dtype).requires_grad_(False)
@@ -36,6 +37,7 @@ class Tied(nn.Module):
 @pytest.fixture
 def everything_in_blocks(monkeypatch):
     monkeypatch.setattr(weight_layout, "MAX_SMALL", 0)
+    monkeypatch.setattr(weight_layout, "MAX_SINGLE", 0)
 
 
 @needs_blocks
@@ -104,6 +106,17 @@ def test_what_must_not_be_laid_out_is_not(monkeypatch):
     assert not blocked_bytes(network) and type(network.large) is nn.Linear
 
 
+def joint_of(network: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
+    return [(network, ("first", "second"))]
+
+
+def beside_each_other(bias: bool) -> nn.Module:
+    torch.manual_seed(1)
+    network = nn.Module()
+    network.first, network.second = nn.Linear(256, 320, bias=bias), nn.Linear(256, 96, bias=bias)
+    return network.requires_grad_(False)
+
+
 @needs_blocks
 def test_a_copy_of_the_targets_rows_lies_in_blocks_too(everything_in_blocks):
     """Fails if a head of the target's output reads its rows slower than its own weights, or stores them."""
@@ -117,15 +130,54 @@ def test_a_copy_of_the_targets_rows_lies_in_blocks_too(everything_in_blocks):
 
 
 @needs_blocks
-def test_rounds_emit_the_same_tokens(everything_in_blocks):
-    """Fails if an engine's layers read a weight of another layer, or a product of the output matrix is transposed."""
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_a_joint_product_is_that_of_each(bias, num_tokens):
+    """Fails if parts are of another order, or a part of the joint weight is not the module's own."""
+    network, expected = beside_each_other(bias), beside_each_other(bias)
+    assert blocked_bytes(network, joint_of) == 4 * 256 * 416
+    lay_out(network, joined=joint_of)
+    states = torch.randn(2, num_tokens, 256)[:1]
+    found = network.joint(network, states)
+    for each, part in zip(("first", "second"), found.split([320, 96], dim=-1), strict=True):
+        of_module, of_copy = getattr(network, each)(states), getattr(expected, each)(states)
+        assert torch.equal(getattr(network, each).weight, getattr(expected, each).weight)
+        for other in (of_module, of_copy):
+            torch.testing.assert_close(part, other, rtol=1e-5, atol=1e-5)
+
+
+@needs_blocks
+@pytest.mark.parametrize("changed", ["module", "weight", "values", "copied"])
+def test_a_joint_product_does_not_outlive_what_it_is_of(changed):
+    """Fails if an adapter put in the place of a projection is passed over."""
+    network = beside_each_other(bias=False)
+    lay_out(network, joined=joint_of)
+    states = torch.randn(1, 2, 256)
+    assert isinstance(network.joint, JointProduct) and network.joint(network, states) is not None
+    if changed == "module":
+        network.second = nn.Linear(256, 96, bias=False)
+    elif changed == "weight":
+        network.first.weight = nn.Parameter(torch.zeros(320, 256), requires_grad=False)
+    elif changed == "values":
+        network.first.weight[3] = 0
+    else:
+        network = copy.deepcopy(network)
+    assert network.joint is None or network.joint(network, states) is None
+
+
+@needs_blocks
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "mtp"])
+def test_rounds_emit_the_same_tokens(kind, everything_in_blocks):
+    """Fails if an engine's layers read a weight of another layer, or queries, keys and values are taken for others."""
 
     def tokens(engine):
         return [record.output_token_ids for record in engine.run(tiny_requests(3, 5), lambda _: None).requests]
 
-    plain, blocked = tiny_engine("eagle3"), tiny_engine("eagle3")
-    lay_out(blocked.target.causal_lm)
-    lay_out(blocked.drafter.head)
-    assert blocked_bytes(random_target().causal_lm)
+    plain, blocked = tiny_engine(kind), tiny_engine(kind)
+    target, head = blocked.target.causal_lm, blocked.drafter.head
+    for network in (target, head):
+        lay_out(network, joined=joined)
     assert type(blocked.target.output_matrix) is BlockedWeight
+    for layer in (*target.model.layers, *head.decoder_layers):
+        assert isinstance(layer.self_attn.joint, JointProduct) and isinstance(layer.mlp.joint, JointProduct)
     assert tokens(plain) == tokens(blocked)

@@ -77,7 +77,8 @@ def total(memory):
 
 def twice(module):
     """Bytes of the weights that lie in memory a second time."""
-    return sum(weight.nbytes for weight in module.parameters() if isinstance(weight, BlockedWeight))
+    joint = [vars(each)["joint"].num_bytes for each in module.modules() if "joint" in vars(each)]
+    return sum(joint) + sum(weight.nbytes for weight in module.parameters() if isinstance(weight, BlockedWeight))
 
 
 def held(*tensors):

@@ -15,6 +15,7 @@ from harness.config.device import resolve_device, resolve_dtype, resolve_graphs
 from harness.config.drafter import DrafterConfig
 from harness.config.models import Layers, TargetConfig, Weights
 from harness.drafters.registry import LoadedHead, load_head
+from harness.models import direct_layer
 from harness.models.accounting import Accepted
 from harness.models.fp8_linear import FP8
 from harness.models.meta import META
@@ -168,11 +169,12 @@ class Models:
         return _head_key(config) in self._heads
 
     def _lay_out(self, network: nn.Module) -> None:
-        lay_out(network, in_blocks=self._fusion is Wish.no)
+        lay_out(network, in_blocks=self._fusion is Wish.no, joined=direct_layer.joined)
 
     def blocked_bytes(self, network: nn.Module) -> int:
         """Memory that a network of its own takes beside its weights, because they lie there in blocks too."""
-        return blocked_bytes(network) if self.device.type == "cpu" and self._fusion is Wish.no else 0
+        is_laid_out = self.device.type == "cpu" and self._fusion is Wish.no
+        return blocked_bytes(network, direct_layer.joined) if is_laid_out else 0
 
     def _fuse(self, model: _Model) -> None:
         """Make a model's layers ready for the fused operations if that is asked for.
