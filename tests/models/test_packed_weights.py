@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.models import zoo
@@ -33,6 +33,7 @@ def head(tmp_path, cache):
     return Path(shutil.copytree(zoo.ZOO / "eagle", tmp_path / "head"))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_file_comes_back(tmp_path_factory, content):
     """Would catch an odd number of bytes, none, and words of another byte order."""
