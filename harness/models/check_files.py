@@ -47,8 +47,8 @@ def check_target_files(target: TargetConfig) -> None:
     Raises:
         SettingsError: a file is missing or damaged, or what lies there is no language model that runs.
     """
-    if target.is_built_in:
-        _check_zoo("target", "target", target.weights)
+    if target.is_built_in and target.weights is Weights.checkpoint:
+        _check_zoo("target", "target")
     folder = _folder(target)
     if folder is None:
         return
@@ -83,14 +83,16 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
     Raises:
         SettingsError: a file is missing or damaged, or what lies there is another kind of drafter.
     """
-    in_target = drafter.has_model and drafter.traits.in_target and drafter.path is None
-    if drafter.has_model and target.is_built_in and drafter.path is None and drafter.shape is None:
-        _check_zoo("drafter", drafter.kind.value, drafter.weights)
-    folder = _folder(target if in_target else drafter) if drafter.has_model else None
-    if folder is None:
+    if not drafter.has_model:
         return
+    in_target = drafter.traits.in_target and drafter.path is None
     is_drawn = Weights.random in (drafter.weights, target.weights if in_target else None)
     weights = Weights.random if is_drawn else Weights.checkpoint
+    if target.is_built_in and drafter.path is None and not is_drawn:
+        _check_zoo("drafter", drafter.kind.value)
+    folder = _folder(target if in_target else drafter)
+    if folder is None:
+        return
     try:
         if drafter.kind is DrafterKind.mtp:
             _check_mtp(folder, weights)
@@ -103,10 +105,10 @@ def check_drafter_files(drafter: DrafterConfig, target: TargetConfig) -> None:
         raise SettingsError(f"{'drafter' if in_target else 'drafter.path'}: {error}") from error
 
 
-def _check_zoo(key: str, kind: str, weights: Weights) -> None:
-    """Unpack the weights of a built-in model, if they are read. Raises SettingsError where that cannot be done."""
+def _check_zoo(key: str, kind: str) -> None:
+    """Unpack the weights of a built-in model. Raises SettingsError where that cannot be done."""
     try:
-        zoo_path(kind, with_weights=weights is Weights.checkpoint)
+        zoo_path(kind)
     except ValueError as error:
         raise SettingsError(f"{key}: {error}") from error
 
