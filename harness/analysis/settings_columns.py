@@ -14,7 +14,7 @@ from harness.config.drafter import DRAFTER, drafter_traits
 from harness.config.drafting import DraftingConfig, SiblingsChoice, siblings_of
 from harness.config.guarantee import rounding_labels, weights_label
 from harness.config.identity import key_without
-from harness.config.models import Confidence, Weights
+from harness.config.models import Confidence, Weights, shown_path
 from harness.config.recorded import check_recorded
 from harness.config.tree import is_chain
 from harness.config.usage import used_settings
@@ -57,7 +57,7 @@ def settings_columns(record: CellRecord, run: str) -> dict[str, Any]:
         "target": setting("target.name"),
         "target_weights": target_weights,
         "drafter": drafter,
-        "drafter_path": setting("drafter").get("path") or setting("drafter").get("shape") or "",
+        "drafter_path": shown_path(setting("drafter").get("path") or setting("drafter").get("shape") or ""),
         "drafter_weights": drafter_weights,
         "num_speculative_tokens": 0 if baseline else setting("drafting.num_speculative_tokens"),
         "draft_sampling": "" if baseline else setting("draft_sampling"),

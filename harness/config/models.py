@@ -28,6 +28,15 @@ def require(condition: bool, name: str, expected: str, found: object) -> None:
 
 _SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[^/]+/?$")
 
+_KEPT = re.compile(r"^.*/((?:gguf/[^/]+-[0-9a-f]{12}|unpacked/[0-9a-f]{16}/[^/]+)/?)$")
+"""Folders that harness.models.kept_folders wrote into the user's cache."""
+
+
+def shown_path(path: str) -> str:
+    """A path as tables have it: of a model that was written into the user's cache, the part that says what is in it."""
+    found = _KEPT.match(path)
+    return found[1] if found else path
+
 
 def checkpoint_name(path: str) -> str:
     """The last part of a path; of a snapshot in a Hub cache, whose last part is a commit, that of its repository."""

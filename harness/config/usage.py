@@ -15,6 +15,7 @@ from harness.config.cell import UNIONS, CellConfig
 from harness.config.depth import PLANNER
 from harness.config.drafter import DrafterKind
 from harness.config.drafting import OF_CHAINS
+from harness.config.models import shown_path
 from harness.config.tree import is_chain
 from harness.config.union import Union
 from harness.config.view import SettingsView
@@ -176,9 +177,12 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         config: of a record, sections as mappings.
 
     Returns:
-        The same, nested likewise; a section of which nothing is used is left out.
+        The same, nested likewise; a section of which nothing is used is left out, and paths are those of tables.
     """
     kept = without_settings(config, unused_settings(SettingsView.of_record(config)))
+    for section in ("target", "drafter"):
+        if path := kept.get(section, {}).get("path"):
+            kept[section] = {**kept[section], "path": shown_path(path)}
     return {section: value for section, value in kept.items() if value != {}}
 
 

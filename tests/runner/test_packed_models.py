@@ -52,7 +52,11 @@ def test_a_head_that_is_built_in_for_a_target_is_taken_without_a_path(tmp_path, 
     monkeypatch.setattr(Eagle3, "traits", replace(Eagle3.traits, built_in_for=(str(named),)))
     folder = small_run(tmp_path / "run", f"target.path={named}", "drafter=eagle3", "measurement.baseline=false")
     (record,) = [read_cell(path) for path in (folder / "cells").iterdir()]
-    assert Path(record.config["drafter"]["path"]) == zoo.head_path(str(named), "eagle3")
+    head = zoo.head_path(str(named), "eagle3")
+    assert Path(record.config["drafter"]["path"]) == head
+    report = "".join(path.read_text() for path in [folder / "report.md", *(folder / "tables").glob("*.*")])
+    assert f"unpacked/{head.parent.name}/eagle3" in report and str(tmp_path / "cache") not in report
+    assert "eagle3 · K = " in report and "(eagle3)" not in report
     other = copy_of("target", tmp_path / "Other")
     assert main([f"target.path={other}", "drafter=eagle3", "--list"]) == 2
     assert (
