@@ -93,12 +93,11 @@ class Schedule:
     @cached_property
     def one_depth(self) -> tuple[int, Estimate]:
         """The depth that alone loses least at the measured batch sizes, and what it loses there beside the best of
-        each: 1 - the geometric mean of its tokens per second over theirs. No schedule gains more there."""
+        each: 1 - the geometric mean of its tokens per second over theirs. No schedule gains more there. Each resample
+        has its own best depths, so that the interval's end holds what the data may have missed."""
         logs = np.log(self.rates.costs(self.rates.sizes))
-        best = logs[:, logs[-1].argmin(axis=0), range(len(self.rates.sizes))]
-        losses = 1 - np.exp((best[:, None] - logs).mean(axis=2))
-        place = int(losses[-1].argmin())
-        return self.rates.depths[place], self.rates.estimate(losses[:, place])
+        losses = 1 - np.exp((logs.min(axis=1, keepdims=True) - logs).mean(axis=2))
+        return self.rates.depths[int(losses[-1].argmin())], self.rates.estimate(losses.min(axis=1))
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
