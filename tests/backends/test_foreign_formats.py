@@ -245,6 +245,14 @@ def test_parts_of_a_file_are_runs_of_their_own(tmp_path):
     ]
 
 
+def test_a_rounded_rate_stays_the_rate_of_the_file(tmp_path):
+    """9 of 11, printed as .8: 8.8 accepted tokens. Would catch a whole number that is forced on it, .818 here."""
+    rounded = (FOREIGN / "speculators.csv").read_text().replace("0.8181818181818182", "0.8")
+    (tmp_path / "acceptance.csv").write_text(rounded)
+    found = numbers_of(one(tmp_path / "acceptance.csv"))["acceptance_rate_per_pos_1"]
+    assert found.value == pytest.approx(0.8) and "of a rounded rate" in found.how
+
+
 @pytest.mark.parametrize(("name", "exact", "rounded"), [
     ("accept_length", "2.8181818181818183", "2.82"), ("output_throughput", "1.55", "1.54")
 ])  # fmt: skip

@@ -99,6 +99,21 @@ def lengths_of(lines: Sequence[Line], found: Sequence[Drafts]) -> Given:
     return Given((1 + middle,), how)
 
 
+def is_whole(value: float) -> bool:
+    """Whether a quotient of whole numbers times its denominator is one again, but for the arithmetic of doubles."""
+    return abs(value - round(value)) <= SLACK * max(1.0, abs(value))
+
+
+def sums_of_rates(rates: Sequence[float], drafts: float) -> dict[str, Given]:
+    """Accepted tokens of each position from rates over all drafts; of rounded rates what they give, not whole."""
+    found = {}
+    for place, rate in enumerate(rates, start=1):
+        exact, how = rate * drafts, "rate in the file * drafts"
+        given = Given((float(round(exact)),), how) if is_whole(exact) else Given((exact,), f"{how}, of a rounded rate")
+        found[f"{ACCEPTED}_{place}"] = given
+    return found
+
+
 def position_sums(lines: Sequence[Line], found: Sequence[Drafts]) -> dict[str, Given]:
     """Accepted tokens by position of each line, all of whose drafts are known; empty where a line has no rates."""
     if not all(line.rates or not line.accepted for line in lines):

@@ -12,12 +12,11 @@ from typing import Any
 from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined
 from harness.backends.foreign.content import Content, numbers_at
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
+from harness.backends.foreign.printed import is_whole
 from harness.backends.foreign.sglang import VERIFIED
 
 TURNS = {"mtbench": 2}
 """Answers of a question, where they are several."""
-WHOLE = 1e-9
-"""Of a number, what two roundings of doubles may add to it, and more."""
 NO_DRAFTED = "the file does not count draft tokens"
 NO_POSITIONS = "the file counts nothing by position"
 
@@ -120,7 +119,7 @@ def _run(name: str, run: Mapping[str, Any], metrics: Mapping[str, Any], label: s
     told = (Told("accept_length", (length,), "output tokens / verify calls, the first token of each answer counted"),)
     missing = {"num_draft_tokens": f"{NO_DRAFTED}; of trees (topk above 1) they are nodes", ACCEPTED: NO_POSITIONS}
     output, calls = latency * throughput, latency * throughput / length if length > 0 else 0.0
-    if not (_is_whole(output) and _is_whole(calls)):
+    if not (is_whole(output) and is_whole(calls)):
         rounded = (
             f"latency * output_throughput = {output:.10g} and that / accept_length = {calls:.10g} are no whole numbers "
             "of tokens and verify calls: the file holds rounded numbers, or means of several runs"
@@ -134,11 +133,6 @@ def _run(name: str, run: Mapping[str, Any], metrics: Mapping[str, Any], label: s
     depth = nodes - 1 if isinstance(nodes, int) and run.get("topk") == 1 else None
     sums = sums_by_calls(requests, round(output), round(calls), depth, how)
     return Reading(sums, missing=missing, told=told, label=label)
-
-
-def _is_whole(value: float) -> bool:
-    """Whether a quotient of whole numbers times its denominator is one again, but for the arithmetic of doubles."""
-    return abs(value - round(value)) <= WHOLE * max(1.0, value)
 
 
 def _runs(item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:

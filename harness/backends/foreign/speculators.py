@@ -9,9 +9,10 @@ import csv
 import io
 from collections.abc import Mapping
 
-from harness.analysis.converted import ACCEPTED, Given, Reading, Told
+from harness.analysis.converted import Given, Reading, Told
 from harness.backends.foreign.content import Content
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
+from harness.backends.foreign.printed import sums_of_rates
 from harness.backends.foreign.vllm import BEYOND_END, BONUS, OF_DRAFTS
 
 COLUMNS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
@@ -52,7 +53,8 @@ def _reading(row: Mapping[str, str], asked: Asked) -> Reading:
     except (TypeError, ValueError) as error:
         raise ValueError(f"expected numbers in the row of {row.get('subset')}, found {error}") from error
     sums = {name: Given((count,)) for name, count in zip(COLUMNS, counts, strict=True)}
-    for place, rate in sorted(rates.items()):
-        sums[f"{ACCEPTED}_{place + 1}"] = Given((float(round(rate * counts[0])),), "rate in the file * drafts")
+    if sorted(rates) != [*range(len(rates))]:
+        raise ValueError(f"expected {AT}0, 1, .. in the row of {row.get('subset')}, found {', '.join(names)}")
+    sums |= sums_of_rates([rates[place] for place in range(len(rates))], counts[0])
     told = (Told("acceptance_length", (length,), "1 + accepted / drafts, as ours"),)
     return Reading(sums, depth=len(rates) or asked.depth, told=told, label=row.get("subset") or "")

@@ -15,7 +15,15 @@ from harness.analysis.converted import ACCEPTED, Given, Reading, Told, joined, s
 from harness.backends.foreign.content import Content, numbers_at
 from harness.backends.foreign.counter_page import WARM_UP, CounterPage, steps_reading
 from harness.backends.foreign.format import Asked, Definitions, ForeignFormat
-from harness.backends.foreign.printed import SEVERAL, Line, depth_of, drafts_of, lengths_of, position_sums
+from harness.backends.foreign.printed import (
+    SEVERAL,
+    Line,
+    depth_of,
+    drafts_of,
+    lengths_of,
+    position_sums,
+    sums_of_rates,
+)
 
 if TYPE_CHECKING:
     from harness.backends.server.counters import Counters
@@ -138,8 +146,7 @@ def _bench(found: Mapping[str, Any], asked: Asked, place: int | None) -> Reading
     rates = [float(rate) for rate in found.get(f"{prefix}per_position_acceptance_rates") or ()]
     names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
     sums = {name: Given((count,)) for name, count in zip(names, counts, strict=True)}
-    for index, rate in enumerate(rates):
-        sums[f"{ACCEPTED}_{index + 1}"] = Given((float(round(rate * counts[0])),), "rate in the file * drafts")
+    sums |= sums_of_rates(rates, counts[0])
     if "completed" in found:
         sums["num_requests"] = Given((float(found["completed"]),))
     length, rate = numbers_at(found, f"{prefix}acceptance_length", f"{prefix}acceptance_rate")
