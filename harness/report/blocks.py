@@ -113,7 +113,12 @@ class Block:
     def context(self, cells: Sequence[CellResult]) -> list[str]:
         """The other settings that tell it apart, the same of all its cells."""
         own = varying(self.cells, CONTEXT)
-        return context_texts(self.first, [name for name in varying(cells, CONTEXT) if name not in ("target", *own)])
+        names = [name for name in varying(cells, CONTEXT) if name not in ("target", *own)]
+        return [
+            f"{self.first[name]} in flight" if name == "max_concurrency" else text
+            for name in names
+            for text in context_texts(self.first, [name])
+        ]
 
     @property
     def has_depths(self) -> bool:

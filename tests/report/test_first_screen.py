@@ -226,7 +226,7 @@ def test_blocks_that_keep_the_same_share_what_is_said_of_it():
     assert only.sentences[: len(own[0]) - 1] == own[0][:-1]
     speeds = only.sentences[len(own[0]) - 1 :]
     assert [speed.split(": ", 1) for speed in speeds] == [
-        [f"max_concurrency = {block.first['max_concurrency']}", texts[-1]]
+        [f"{block.first['max_concurrency']} in flight", texts[-1]]
         for block, texts in zip(found.blocks, own, strict=False)
     ]
     assert len(found.not_answered) == 1 and f"{len(found.blocks) - MAX_ANSWERS} " in found.not_answered[0]
