@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.analysis.results import Results, read_results
 from harness.analysis.tuning.from_runs import Measured
-from harness.analysis.tuning.held_out import NO_DRAFTS, HeldOut, held_out_of
+from harness.analysis.tuning.held_out import NO_DRAFTS, WORTH_A_CHECK, HeldOut, held_out_of
 from harness.analysis.tuning.schedule import Schedule
 from harness.config.arrivals import rates_name
 from harness.config.schema import SettingsError
@@ -24,8 +24,6 @@ from harness.runner.plan.compose import compose_plan
 from harness.runner.plan.run_plan import Resume
 from harness.runner.whole_run import run_and_report
 
-WORTH_A_CHECK = 0.1
-"""Fixed depths that lose more than this at every load are not run again beside the schedule."""
 MOST_ARRIVING = 0.9
 """Of the requests per second that the engine served at the largest load: the rate of arrivals there. At the full rate
 the queue would grow without end."""

@@ -17,7 +17,7 @@ from harness.analysis.estimates import Estimate
 from harness.analysis.intervals import MIN_BLOCKS
 from harness.analysis.tuning.from_files import KEYS, Given
 from harness.analysis.tuning.from_runs import Measured
-from harness.analysis.tuning.held_out import WITHIN, HeldOut
+from harness.analysis.tuning.held_out import WITHIN, WORTH_A_CHECK, HeldOut
 from harness.analysis.tuning.schedule import KEPT, Schedule
 from harness.report.cell_names import drafter_name
 from harness.report.console import print_table
@@ -45,7 +45,9 @@ HELD_OUT_NOTES = (
     "geometric mean over the rates, so that all count alike. Geometric means over the repeats, in which the depths "
     "took turns at the same conversations. schedule / it: ratio of speeds, with Student's t over the repeats; none "
     f"below {MIN_BLOCKS} of them.",
-    "The best fixed depth is chosen on the same repeats, which makes it look a little better than it is.",
+    "The best fixed depth is chosen on the same repeats, which makes it look a little better than it is. Every fixed "
+    f"depth is every one that ran: `--measure` leaves out those that lost more than {WORTH_A_CHECK:.0%} at every load "
+    "when they were measured.",
 )
 STEM = "tuned"
 

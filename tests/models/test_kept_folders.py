@@ -3,7 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
 from harness.models.kept_folders import kept
+
+pytestmark = pytest.mark.fast
 
 WRITES = """
 import sys

@@ -27,6 +27,8 @@ from harness.records.request import RequestRecord
 
 WITHIN = 0.97
 """Share of the best fixed depth's speed that a schedule has to reach at each load."""
+WORTH_A_CHECK = 0.1
+"""Fixed depths that lose more than this at every load, as measured, need not run beside the schedule."""
 NO_DRAFTS = "0"
 """A schedule of plain decoding at every batch size, whose cell is the baseline."""
 Key = tuple[int, str]
