@@ -21,7 +21,7 @@ help: ## List the targets
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments run experiment=quickstart
 
-demo-results: .venv/.installed ## Measure what the README shows of the demo anew, on an idle machine, and write its numbers
+demo-results: .venv/.installed ## Measure README's result anew, on an idle machine, and write its numbers
 	@$(BIN)/python -m experiments run experiment=quickstart output.folder=results/zoo_quickstart --fresh
 	@cd results/zoo_quickstart/tables && rm -rf *.tex */ && find . -name '*.csv' ! -name cells.csv -delete
 	@$(BIN)/python -m harness.report.quoted
@@ -50,7 +50,7 @@ gpu-test: .venv/.installed ## Run the tests that need a GPU, and leave their res
 mutants: .venv/.installed ## Count the listed mistakes that the fast tests find (tests/mutants.toml)
 	@OMP_NUM_THREADS=1 TEST_WORKERS=$(TEST_WORKERS) $(BIN)/python tests/support/run_mutants.py
 
-check: .venv/.installed ## Run the linter, the formatter's check and the type checker; compare numbers on pages with their tables
+check: .venv/.installed ## Run linter, formatter's check and type checker; compare numbers on pages with tables
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from harness.checks.doctor.finding import Finding, problem, remark
+from harness.records.provenance import provenance
 from harness.records.without_torch import VISIBLE, why_no_gpu
 
 LEAST_CAPABILITY = (8, 0)
@@ -76,7 +77,9 @@ def _gpu() -> Iterator[Finding]:
     index = torch.cuda.current_device()
     about = torch.cuda.get_device_properties(index)
     capability = torch.cuda.get_device_capability(index)
-    named = f"{about.name}, compute capability {capability[0]}.{capability[1]}, CUDA {torch.version.cuda} of torch"
+    driver = provenance()["gpu"]["driver"] or "not known (no nvidia-smi)"
+    named = f"{about.name}, compute capability {capability[0]}.{capability[1]}, driver {driver}, "
+    named += f"CUDA {torch.version.cuda} of torch"
     if capability < LEAST_CAPABILITY:
         yield problem(
             "GPU", named, "kernels are compiled and tested from 8.0 (A100) on; use a newer GPU, or backend.device=cpu"
