@@ -237,6 +237,15 @@ def test_a_drafter_that_reads_prompts_pays_where_answers_are_long(num_tokens, be
     assert choice.regrets[1 - best].value == pytest.approx(1 - waits_s[best] / waits_s[1 - best], abs=0.04)
 
 
+def test_an_engine_that_waits_for_requests_does_not_read_prompts_meanwhile():
+    """Would catch the time until a request arrives counted as its reading."""
+    cells = [load(depth, 1) for depth in (0, 1, 3)]
+    assert measured_of(analysed(*cells))[0].rates.reading is not None
+    for cell in cells:
+        cell.config["workload"]["request_rate"] = 2.0
+    assert measured_of(analysed(*cells))[0].rates.reading is None
+
+
 def test_runs_at_one_concurrency_each_are_one_measurement():
     """Would catch requests, as many as each load needs, that part them."""
     runs = [analysed(*(load(depth, size) for depth in (0, 1, 3))) for size in STEP_S]

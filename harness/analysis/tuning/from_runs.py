@@ -119,6 +119,12 @@ def _measured(line: Sequence[CellResult]) -> Measured | None:
     return Measured(tuple(sorted(cells, key=lambda cell: cell.is_baseline)), rates, how, tuple(left_out))
 
 
+def arrives(cell: CellResult) -> bool:
+    """Whether requests arrive at a rate, so that the engine may wait for them."""
+    workload = cell.record.config["workload"]
+    return workload.get("request_rate") is not None or workload.get("request_rates") is not None
+
+
 Kept = Mapping[int, Mapping[int, CellResult]]
 """Concurrency -> depth -> cell."""
 
@@ -196,12 +202,10 @@ def _reading(
     times: Sequence[tuple[Floats, Floats]],
     weights: Floats,
 ) -> Floats | None:
-    """[R + 1, D, S] what reading prompts adds, by the loads whose own steps were timed without; None without such."""
-    loads = [
-        size
-        for size in kept
-        if any(pure and _group(size) == _group(own) for own, pure in zip(sizes, are_pure, strict=True))
-    ]
+    """[R + 1, D, S] what reading prompts adds, by the loads whose own steps were timed without and that wait for
+    none; None without such."""
+    pure = {_group(size) for size, is_pure in zip(sizes, are_pure, strict=True) if is_pure}
+    loads = [size for size, cells in kept.items() if _group(size) in pure and not any(map(arrives, cells.values()))]
     if not loads:
         return None
     found = []

@@ -21,7 +21,7 @@ from harness.analysis.decode_steps import Floats
 from harness.analysis.depth_optimum import fixed_depth
 from harness.analysis.estimates import Estimate
 from harness.analysis.intervals import MIN_BLOCKS, mean_interval
-from harness.analysis.tuning.from_runs import SETTINGS
+from harness.analysis.tuning.from_runs import SETTINGS, arrives
 from harness.config.arrivals import rate_at, read_rates
 from harness.records.request import RequestRecord
 
@@ -51,7 +51,7 @@ class HeldOut:
     @property
     def arrives(self) -> bool:
         """Whether requests arrived at a rate."""
-        return _arrives(self.scheduled)
+        return arrives(self.scheduled)
 
     @cached_property
     def _blocks(self) -> list[Key]:
@@ -182,11 +182,6 @@ def _depth_of(cell: CellResult) -> str:
     return str(cell["num_speculative_tokens"]) if text is None else str(text)
 
 
-def _arrives(cell: CellResult) -> bool:
-    workload = cell.record.config["workload"]
-    return workload.get("request_rate") is not None or workload.get("request_rates") is not None
-
-
 def _speeds(cell: CellResult) -> dict[Key, float]:
     """Tokens per second of each block."""
     found: dict[Key, float] = {}
@@ -194,7 +189,7 @@ def _speeds(cell: CellResult) -> dict[Key, float]:
     for block in cell.record.blocks:
         requests = cell.record.requests[begin : begin + block.num_requests]
         begin += block.num_requests
-        if _arrives(cell):
+        if arrives(cell):
             speeds = [_speed_of_arrivals(part) for part in _by_rate(cell, requests)]
         else:
             num_tokens = sum(request.num_output_tokens for request in requests)
