@@ -1,4 +1,4 @@
-"""What is tracked: size, paths, the lock file, and the make targets."""
+"""What is tracked: size, paths, the lock file, the make targets, and the numbers that pages quote."""
 
 import os
 import re
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from harness.report.quoted import INDEX, written
 
 ROOT = Path(__file__).parents[2]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|root|tmp|home|Users)/\w")
@@ -165,3 +167,9 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_pages_and_index_are_what_the_tables_give():
+    """Would catch a number of a page that no table has, and a table that changed behind a page."""
+    found = written(ROOT)
+    assert (found.changes, found.index) == ((), (ROOT / INDEX).read_text()), "run: python -m harness.report.quoted"

@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.report.quoted import INDEX, INTERVAL, UnknownQuoteError, main, written
+from harness.report.quoted import INTERVAL, UnknownQuoteError, main, written
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_pages_and_index_are_what_the_tables_give():
-    """Would catch a number of a page that no table has, and a table that changed behind a page."""
-    found = written(ROOT)
-    assert (found.changes, found.index) == ((), (ROOT / INDEX).read_text()), "run: python -m harness.report.quoted"
 
 
 def test_every_measured_number_of_the_results_has_an_interval():
