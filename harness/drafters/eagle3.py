@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Eagle3(LayeredHeadConfig):
-    traits = DrafterTraits(has_model=True, drafts_trees=True)
+    traits = DrafterTraits(has_model=True, drafts_trees=True, built_in_for=("HuggingFaceTB/SmolLM2-135M-Instruct",))
 
     def load(self, folder: Path, target: TargetModel) -> Head:
         from harness.drafters.registry import accepted_of
