@@ -24,7 +24,7 @@ def test_a_page_that_differs_from_its_table_is_named(section):
     quotes = (match[0] for match in INTERVAL.finditer(text.partition(f"## {section}")[2]))
     said = next(quote for quote in quotes if text.count(quote) == 1)
     line = text[: text.index(said)].count("\n") + 1
-    # no interval reaches from there
+    # a digit more than any table has
     wrong = f"9{said}"
     with pytest.raises(UnknownQuoteError) as error:
         written(ROOT, {page: text.replace(said, wrong)})
