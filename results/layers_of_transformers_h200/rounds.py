@@ -10,7 +10,6 @@ and JSON go to the folder that $OUT names, else to the current one; logs there t
 from __future__ import annotations
 
 import argparse
-import faulthandler
 import gc
 import json
 import os
@@ -20,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -240,6 +240,13 @@ def start() -> None:
         print(json.dumps(row | {"compile_s": engine.target.compile_s}), flush=True)
 
 
+def tell_where(thread: int) -> None:
+    """Write every 30 s to the log what a thread is doing."""
+    while True:
+        time.sleep(30)
+        print("".join(traceback.format_stack(sys._current_frames()[thread])), file=sys.stderr, flush=True)
+
+
 class Runs:
     """Processes on some GPUs, and the rows that they print."""
 
@@ -334,7 +341,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--start"], ["--shape"]):
-        faulthandler.dump_traceback_later(30, repeat=True)
+        threading.Thread(target=tell_where, args=(threading.get_ident(),), daemon=True).start()
     if sys.argv[1:2] == ["--start"]:
         start()
     elif sys.argv[1:2] == ["--shape"]:
