@@ -10,6 +10,7 @@ from experiments import tune
 from harness.analysis.tuning.from_files import read_measurements
 from harness.analysis.tuning.from_runs import measured_of
 from harness.analysis.tuning.held_out import check_apart, held_out_of
+from harness.analysis.tuning.rates import DepthRates
 from harness.analysis.tuning.schedule import Schedule
 from harness.checks.tune_depth import Loads, arrivals_of, check_overrides, on_other_prompts, worth_a_check
 from harness.config.schema import SettingsError
@@ -45,6 +46,15 @@ def test_two_files_give_the_depths_that_are_found_by_hand(tmp_path):
     depth, loss = schedule.one_depth
     assert depth == 1 and loss.value == pytest.approx(1 - ((13 / 1.75) / (12 / 1.5) * 10 / (16 / 1.5)) ** 0.5)
     assert math.isnan(one.regrets[1].low) and one.indistinguishable == ()
+
+
+def test_what_one_depth_loses_is_that_of_this_depth_in_all_resamples():
+    """K = 1 is the best as observed, and loses a tenth in every second resample, where K = 2 is. Would catch the loss
+    of whichever depth is the best of a resample, which is 0 in all of them."""
+    seconds = np.array([[1.0, 0.9], [0.9, 1.0]] * 50 + [[1.0, 1.01]])[:, :, None]
+    rates = DepthRates((1, 2), (1,), np.ones_like(seconds), seconds, num_units=20, confidence=0.95)
+    depth, loss = Schedule(rates).one_depth
+    assert depth == 1 and loss.value == 0 and loss.low == 0 and loss.high == pytest.approx(0.1)
 
 
 def test_prompts_and_repeats_are_what_intervals_draw_again(tmp_path):

@@ -93,11 +93,13 @@ class Schedule:
     @cached_property
     def one_depth(self) -> tuple[int, Estimate]:
         """The depth that alone loses least at the measured batch sizes, and what it loses there beside the best of
-        each: 1 - the geometric mean of its tokens per second over theirs. No schedule gains more there. Each resample
-        has its own best depths, so that the interval's end holds what the data may have missed."""
+        each: 1 - the geometric mean of its tokens per second over theirs. No schedule gains more on it there. Each
+        resample has its own best depth of each batch size, so that the interval's end holds what the data may have
+        missed; the depth that loses is that of the data in all of them."""
         logs = np.log(self.rates.costs(self.rates.sizes))
         losses = 1 - np.exp((logs.min(axis=1, keepdims=True) - logs).mean(axis=2))
-        return self.rates.depths[int(losses[-1].argmin())], self.rates.estimate(losses.min(axis=1))
+        least = int(losses[-1].argmin())
+        return self.rates.depths[least], self.rates.estimate(losses[:, least])
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
