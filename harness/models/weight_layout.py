@@ -70,7 +70,12 @@ class BlockedLinear(nn.Linear):
 
 def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch.nn.functional.linear, through the blocks of a weight that has them."""
-    if type(weight) is not BlockedWeight or weight._version != weight.version or states.requires_grad:
+    if (
+        type(weight) is not BlockedWeight
+        or weight._version != weight.version
+        or states.requires_grad
+        or weight.requires_grad
+    ):
         return functional.linear(states, weight, bias)
     return _through(states, weight, weight.blocks, bias)
 
@@ -97,16 +102,20 @@ class JointProduct:
     """The products of some linear modules with the same states, as one; an attribute of the module that holds them."""
 
     def __init__(self, holder: nn.Module, names: Iterable[str]) -> None:
-        """Their weights come to lie one behind the other, each module's own a part of them."""
+        """Their weights, and biases, come to lie one behind the other, each module's own a part of them."""
         self._modules = {name: _linear_of(holder, name) for name in names}
         modules = self._modules.values()
         joined, first = _transposed(torch.cat([module.weight.data for module in modules])), 0
-        for module in modules:
-            module.weight.data = joined[first : first + module.out_features]
-            first += module.out_features
-        self._weights: list[Tensor] = [module.weight for module in modules]
         biases: list[Tensor] = [module.bias.data for module in modules if module.bias is not None]
         self._bias = torch.cat(biases) if biases else None
+        for module in modules:
+            part = slice(first, first + module.out_features)
+            module.weight.data = joined[part]
+            if self._bias is not None:
+                # what is written into a bias is added here too
+                module.bias.data = self._bias[part]
+            first += module.out_features
+        self._weights: list[Tensor] = [module.weight for module in modules]
         self._joined = joined
         self._blocks = torch.ops.mkldnn._reorder_linear_weight(joined.contiguous(), FEW_TOKENS)
         self._versions = [weight._version for weight in self._weights]
@@ -116,10 +125,13 @@ class JointProduct:
         """A copy of the modules has none."""
 
     def __call__(self, holder: nn.Module, states: Tensor) -> Tensor | None:
-        """[..., IN] -> [..., sum of OUT]; None where a module of the holder, or its weight, has become another one."""
+        """[..., IN] -> [..., sum of OUT]; None where a module of the holder, or its weight, has become another one, or
+        is trained."""
         held = holder._modules
         for (name, module), weight, version in zip(self._modules.items(), self._weights, self._versions, strict=True):
             if held[name] is not module or module._parameters["weight"] is not weight or weight._version != version:
+                return None
+            if weight.requires_grad:
                 return None
         return None if states.requires_grad else _through(states, self._joined, self._blocks, self._bias)
 

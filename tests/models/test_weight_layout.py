@@ -93,6 +93,21 @@ def test_gradients_go_through():
 
 
 @needs_blocks
+def test_a_weight_that_is_trained_later_gets_gradients():
+    """Fails if blocks, which know no gradients, stand in for a weight that wants one."""
+    network = Tied()
+    lay_out(network)
+    network.large.weight.requires_grad_(True)
+    states = torch.randn(2, 448)
+    network.large(states).sum().backward()
+    torch.testing.assert_close(network.large.weight.grad, states.sum(dim=0).expand(1400, -1), rtol=1e-4, atol=1e-4)
+    joint = beside_each_other(bias=True)
+    lay_out(joint, joined=joint_of)
+    joint.second.weight.requires_grad_(True)
+    assert joint.joint(joint, torch.randn(1, 2, 256)) is None
+
+
+@needs_blocks
 def test_what_must_not_be_laid_out_is_not(monkeypatch):
     """Fails if a module that does more than multiply, is trained, or is too large loses what it does."""
     network = Tied()
@@ -144,6 +159,17 @@ def test_a_joint_product_is_that_of_each(bias, num_tokens):
         assert torch.equal(getattr(network, each).weight, getattr(expected, each).weight)
         for other in (of_module, of_copy):
             torch.testing.assert_close(part, other, rtol=1e-5, atol=1e-5)
+
+
+@needs_blocks
+def test_what_is_written_into_a_bias_is_added_by_a_joint_product():
+    """Fails if a joint product keeps the biases that there were when it was made."""
+    network, states = beside_each_other(bias=True), torch.randn(1, 2, 256)
+    lay_out(network, joined=joint_of)
+    before = network.joint(network, states)
+    network.second.bias.add_(3)
+    after = network.joint(network, states)
+    torch.testing.assert_close(after - before, torch.tensor([0.0] * 320 + [3.0] * 96).expand(1, 2, -1))
 
 
 @needs_blocks
