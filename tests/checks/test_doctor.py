@@ -43,8 +43,13 @@ def test_what_is_missing_is_named_with_what_to_do(capsys, monkeypatch, tmp_path)
     monkeypatch.setattr(environment, "LEAST_DISK_GB", 10**9)
     # a container that may have less than its host
     monkeypatch.setattr(environment, "CONTROL_GROUP", tmp_path)
-    for name, num_bytes in {"memory.max": 5_000_000_000, "memory.current": 4_000_000_000}.items():
-        (tmp_path / name).write_text(f"{num_bytes}\n")
+    # and that has read files, whose copies in memory are counted as used, and are no loss
+    for name, text in {
+        "memory.max": "6000000000",
+        "memory.current": "5900000000",
+        "memory.stat": "anon 5000000000\ninactive_file 600000000\nactive_file 300000000",
+    }.items():
+        (tmp_path / name).write_text(f"{text}\n")
     code, lines = lines_of(capsys, "--device", "cpu")
     assert code == FAILED
     advice = dict(pairwise(lines))

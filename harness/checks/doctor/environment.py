@@ -151,10 +151,13 @@ def _left_in_container_gb() -> float:
     """What a limit of the control group leaves; infinity without one."""
     try:
         most, used = (int((CONTROL_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):
+        parts = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
+        # copies of files, which the system drops when something else wants their room
+        files = int(parts["inactive_file"]) + int(parts["active_file"])
+    except (OSError, ValueError, KeyError):
         # there is no such file, or the limit is "max"
         return inf
-    return (most - used) / 1e9
+    return (most - used + files) / 1e9
 
 
 def _disk() -> Iterator[Finding]:
