@@ -57,6 +57,9 @@ def test_a_head_that_is_built_in_for_a_target_is_taken_without_a_path(tmp_path, 
     report = "".join(path.read_text() for path in [folder / "report.md", *(folder / "tables").glob("*.*")])
     assert f"unpacked/{head.parent.name}/eagle3" in report and str(tmp_path / "cache") not in report
     assert "eagle3 · K = " in report and "(eagle3)" not in report
+    capsys.readouterr()
+    assert main([f"target.path={named}", "target.weights=random", "drafter=eagle3", "--list"]) == 2
+    assert "needs drafter.path, or drafter.weights=random" in capsys.readouterr().err
     other = copy_of("target", tmp_path / "Other")
     assert main([f"target.path={other}", "drafter=eagle3", "--list"]) == 2
     assert (

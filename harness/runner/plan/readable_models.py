@@ -44,7 +44,8 @@ def readable_drafter(drafter: DrafterConfig, target: TargetConfig, *, is_loaded:
     """
     if not isinstance(drafter, NetworkConfig):
         return drafter
-    lacks_path = drafter.path is None and drafter.weights is Weights.checkpoint
+    # a head that was trained for a target says nothing of random weights
+    lacks_path = drafter.path is None and Weights.random not in (drafter.weights, target.weights)
     if lacks_path and target.path is not None and target.path in drafter.traits.built_in_for:
         try:
             return replace(drafter, path=str(head_path(target.path, drafter.kind.value)))
