@@ -23,9 +23,18 @@ _TRIES = 3
 
 
 def cache_folder() -> Path:
-    """Where they are kept: REJECTION_LAB_CACHE, else a folder in the user's cache."""
+    """Where they are kept: REJECTION_LAB_CACHE, else a folder in the user's cache.
+
+    Raises:
+        CheckpointError: the user has none.
+    """
     user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.environ.get(VARIABLE) or f"{user}/rejection_lab").expanduser()
+    try:
+        return Path(os.environ.get(VARIABLE) or f"{user}/rejection_lab").expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"expected a home folder to keep unpacked models in, found none; name a folder in {VARIABLE}"
+        ) from error
 
 
 def kept(folder: Path, write: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.is_dir) -> Path:

@@ -1,11 +1,13 @@
 """Folders of the user's cache while several processes write there."""
 
+import pwd
 import subprocess
 import sys
 
 import pytest
 
-from harness.models.kept_folders import kept
+from harness.models.checkpoint import CheckpointError
+from harness.models.kept_folders import VARIABLE, cache_folder, kept
 
 pytestmark = pytest.mark.fast
 
@@ -45,3 +47,18 @@ def test_what_a_killed_process_left_is_taken_away_and_what_another_writes_is_not
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")) == [
         *("at_work/half", "at_work/rest", "mine/all")
     ]
+
+
+def test_a_user_without_a_home_is_told_to_name_a_folder(tmp_path, monkeypatch):
+    """As in a container that runs as a number. Would catch an error that says nothing of what to do."""
+
+    def unknown(number):
+        raise KeyError(number)
+
+    for name in ("HOME", "XDG_CACHE_HOME", VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(CheckpointError, match=f"name a folder in {VARIABLE}"):
+        cache_folder()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
