@@ -28,7 +28,9 @@ def require(condition: bool, name: str, expected: str, found: object) -> None:
 
 _SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[^/]+/?$")
 
-_KEPT = re.compile(r"^.*/((?:gguf/[^/]+-[0-9a-f]{12}|unpacked/[0-9a-f]{16}/[^/]+)/?)$")
+UNPACKED = "unpacked/"
+"""What `shown_path` of a folder of packed weights begins with."""
+_KEPT = re.compile(rf"^.*/((?:gguf/[^/]+-[0-9a-f]{{12}}|{UNPACKED}[0-9a-f]{{16}}/[^/]+)/?)$")
 """Folders that harness.models.kept_folders wrote into the user's cache."""
 
 

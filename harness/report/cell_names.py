@@ -15,7 +15,7 @@ from harness.analysis.comparison import Group, method_rank
 from harness.analysis.definitions import LABEL_NOTES
 from harness.config.drafter import drafter_traits
 from harness.config.guarantee import RANDOM_WEIGHTS
-from harness.config.models import Weights
+from harness.config.models import UNPACKED, Weights
 from harness.config.tree import is_chain, is_dynamic
 from harness.records.shared_cores import beside_other_workers
 from harness.report.loop_notes import LOOPS_NOTE, is_looping
@@ -71,11 +71,12 @@ def _weights_suffix(weights: str) -> str:
 
 
 def drafter_name(cell: CellResult) -> str:
-    """The drafter with its own settings, its checkpoint or shape where one was named and says more, and whether its
-    weights are random."""
+    """The drafter with its own settings, its checkpoint or shape where one was named, and whether its weights are
+    random. A folder of packed weights, as built-in heads are, with the drafter's name says no more."""
     name = drafter_traits(cell["drafter"]).name.format(**cell.record.config["drafter"])
     path = cell["drafter_checkpoint"]
-    return (f"{name} ({path})" if path and path != name else name) + _weights_suffix(cell["drafter_weights"])
+    says_more = path and not (path == name and cell["drafter_path"].startswith(UNPACKED))
+    return (f"{name} ({path})" if says_more else name) + _weights_suffix(cell["drafter_weights"])
 
 
 def column_name(cell: CellResult) -> str:

@@ -222,3 +222,14 @@ def test_drafters_of_one_name_have_rows_and_panels_of_their_own():
     assert sheet_of(cells).drafters == ["eagle3 (first/head)", "eagle3 (second/head)", "eagle3 (other)"]
     figure = draw_methods(sheet_of(cells))
     assert len({axes.get_title("left") for axes in figure.axes} - {""}) == 3
+
+
+def test_a_head_in_a_folder_named_after_its_kind_is_not_taken_for_the_built_in_one():
+    """Would catch both drawn as one series; a public model's built-in head has a path too, which says no more."""
+    built_in = "/home/user/.cache/rejection_lab/unpacked/0123456789abcdef/eagle3"
+    for paths, names in (
+        ((None, "build/eagle3"), ["eagle3", "eagle3 (eagle3)"]),
+        ((built_in,), ["eagle3"]),
+        ((built_in, "build/eagle3"), ["eagle3 (0123456789abcdef/eagle3)", "eagle3 (build/eagle3)"]),
+    ):
+        assert sheet_of(analysed(*(drafted("block", drafter__path=path) for path in paths))).drafters == names
