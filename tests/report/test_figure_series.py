@@ -226,7 +226,7 @@ def test_drafters_of_one_name_have_rows_and_panels_of_their_own():
 
 def test_a_head_in_a_folder_named_after_its_kind_is_not_taken_for_the_built_in_one():
     """Would catch both drawn as one series; a public model's built-in head has a path too, which says no more."""
-    built_in = "/home/user/.cache/rejection_lab/unpacked/0123456789abcdef/eagle3"
+    built_in = "cache/unpacked/0123456789abcdef/eagle3"
     for paths, names in (
         ((None, "build/eagle3"), ["eagle3", "eagle3 (eagle3)"]),
         ((built_in,), ["eagle3"]),
