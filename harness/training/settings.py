@@ -39,7 +39,7 @@ class HeadTraining:
     tokens: int = 20_000_000
     """Tokens of text that the target writes before training."""
     generate_minutes: float = 10.0
-    """Stop writing text after so long in this run, with what is there."""
+    """Stop writing text after so long in this run, with what is there; the first rows_at_once rows are finished."""
     only_text: bool = False
     """End when the text is written."""
     length: int = 1024

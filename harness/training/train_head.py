@@ -111,6 +111,7 @@ class HeadRun:
         rows, number = settings.rows_at_once, len(segments.lengths)
         sampler = Sampler(target, segments, target.eos_token_ids, num_rows=rows, length=settings.length)
         temperature = torch.tensor(settings.temperatures, device=target.device).repeat(rows)[:rows]
+        tell(f"text: {rows:,} rows of {settings.length:,} tokens at once, the first of them whatever time it takes")
         began = time.monotonic()
         for turn in range(-(-(settings.tokens - found) // (at_once * ranks.number))):
             seconds = (time.monotonic() - began) / max(1, turn)

@@ -15,7 +15,7 @@ from harness.analysis.tuning.schedule import Schedule
 from harness.checks.tune_depth import Loads, arrivals_of, check_overrides, on_other_prompts, worth_a_check
 from harness.config.schema import SettingsError
 from harness.records.schema import Block
-from harness.report.tuning import verdict
+from harness.report.tuning import choice_table, verdict
 from tests.support.synthetic_cells import analysed, baseline_settings, cell_record, config, request_record, round_record
 
 pytestmark = pytest.mark.fast
@@ -90,6 +90,14 @@ def test_acceptance_of_a_depth_of_its_own_and_settings_apart(tmp_path):
     assert Schedule(greedy.rates).text == "1" and Schedule(sampled.rates).text == "0"
 
 
+def test_a_depth_that_is_not_there_loses_nothing(tmp_path):
+    """Would catch what one batch size loses above the table, as if all lost it: dashes do not count there."""
+    (found,) = given(tmp_path, RATES, TIMES.replace("3,0,10", "3,0,16"))
+    table = choice_table(Schedule(found.rates)).compact
+    above = table.header.index("regret of the depth above (%)")
+    assert [str(row[above]) for row in table.rows] == ["none", "25.33 (K = 2)"]
+
+
 @pytest.mark.parametrize(
     ("acceptance", "times", "message"),
     [
@@ -103,6 +111,16 @@ def test_acceptance_of_a_depth_of_its_own_and_settings_apart(tmp_path):
         ("position\n1\n", TIMES, "line 2: expected drafted and accepted, or rate, found neither"),
         ("position,drafted,accepted\n1,5,6\n", TIMES, "accepted: expected a number 0 or more, at most 5, found '6'"),
         ("position,rate\n1,0.5\n1,0.4\n", TIMES, "line 3: position 1 stands there twice"),
+        (
+            "position,rate\n2,0.8\n1,0.6\n",
+            TIMES,
+            "position 2: expected at most what position 1 has, 0.6, as a draft counts as accepted only behind",
+        ),
+        (
+            "prompt,position,drafted,accepted\na,1,9,6\na,2,5,5\nb,1,9,6\nb,2,9,7\n",
+            TIMES,
+            "position 2 of prompt b: expected at most what position 1 has, 6,",
+        ),
         ("position,rate,colour\n1,0.5,red\n", TIMES, "line 2: expected columns among position, drafted"),
         ("", TIMES, "acceptance: expected lines with position, found none"),
         (RATES, "batch_size,depth,round_ms\n1,0,1\n1,1,0\n", "round_ms: expected a number above 0, found '0'"),

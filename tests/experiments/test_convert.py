@@ -57,7 +57,10 @@ def test_formats_lists_what_is_read_and_what_was_not_seen_run(capsys):
     ("arguments", "message"),
     [
         pytest.param([], "expected FILE", id="no file"),
-        pytest.param([str(FOREIGN / "missing.json")], "missing.json", id="missing"),
+        pytest.param(
+            [str(FOREIGN / "missing.json")], "missing.json: expected a file that can be read, found: No", id="missing"
+        ),
+        pytest.param([str(FOREIGN / "vllm_after.prom"), "--before", "gone"], "error: gone: expected a", id="no before"),
         pytest.param([SPECFORGE, "--before", SPECFORGE], "pages of counters", id="no page"),
         pytest.param([SPECFORGE, SPECFORGE, "--before", "x"], "one FILE", id="two files"),
         pytest.param([SPECFORGE, "--num-speculative-tokens", "0"], "1 or more", id="no depth"),

@@ -51,3 +51,9 @@ def test_other_models_and_named_revisions_are_the_hubs(file: Path) -> None:
 def test_without_the_package_the_hub_is_asked(file: Path) -> None:
     file.unlink()
     assert packaged(NAME, None) is None
+
+
+def test_what_installs_a_package_is_what_the_demo_installs() -> None:
+    """Would catch a version that is raised in one of the two places."""
+    installed = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert all(package.how.rpartition("pip install ")[2] in installed for package in PACKAGES.values())

