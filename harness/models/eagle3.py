@@ -45,6 +45,11 @@ from harness.models.zoo import zoo_path
 
 EMBEDDING = "embed_tokens.weight"
 OUTPUT = "lm_head.weight"
+LOGIT_FIELDS = (
+    *("logits_scaling", "logit_scale", "lm_head_multiplier", "output_multiplier"),
+    *("final_logit_softcapping", "logit_softcapping"),
+)
+"""What a target's configuration calls scales and caps of its logits."""
 OUTPUT_ROWS = "output_rows"
 LAYER_PREFIX = "layers.0."
 ORIGINAL_LAYER_PREFIX = "midlayer."
@@ -103,6 +108,7 @@ class Eagle3Head(Head):
             draft_token_ids = torch.arange(config.draft_vocab_size, device="cpu")
         register_vocabulary(self, "EAGLE-3", config.draft_vocab_size, draft_token_ids)
         if not own_output and self.draft_to_target is not None:
+            _check_plain_logits(target)
             # a copy in one piece, beside the weights: a product with rows here and there would gather them each time
             self.register_buffer(OUTPUT_ROWS, target.output_matrix[self.draft_to_target].detach(), persistent=False)
 
@@ -159,6 +165,19 @@ class Eagle3Head(Head):
         else:
             states, hidden = add_feed_forward_and_norm(layer, self.norm, attended, residual, view)
         return HeadOutput(hidden if self.config.norm_output else states, hidden)
+
+
+def _check_plain_logits(target: TargetModel) -> None:
+    """Raise ValueError where the target's logits are more than products with its output matrix."""
+    fields = target.config.get_text_config(decoder=True)
+    more = [name for name in LOGIT_FIELDS if getattr(fields, name, None) not in (None, 0, 1)]
+    if more:
+        found = ", ".join(f"{name}={getattr(fields, name)}" for name in more)
+        raise ValueError(
+            "EAGLE-3 head: expected lm_head.weight, or a target whose logits are products with its output matrix alone, "
+            f"found target {target.name} with {found}; train the head with an output matrix of its own (train-head "
+            "output=own)"
+        )
 
 
 def eagle3_layer(config: PreTrainedConfig) -> nn.Module:

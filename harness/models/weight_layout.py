@@ -39,7 +39,7 @@ _blocked_product = torch.ops.mkldnn._linear_pointwise.default if _HAS_ONEDNN els
 
 
 class BlockedWeight(nn.Parameter):
-    """A weight, [OUT, IN], beside the same in blocks."""
+    """A weight, [OUT, IN], beside the same in blocks, which do not notice writes through `.data`, nor another dtype."""
 
     blocks: Tensor
     """As oneDNN lays it out."""

@@ -10,8 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.checkpoint import CheckpointError
-from harness.models.eagle3 import load_eagle3
+from harness.models.eagle3 import Eagle3Head, load_eagle3
+from harness.models.eagle3_config import Eagle3Config
+from harness.models.general.target import GeneralTarget
 from harness.models.head import save_head
+from tests.support.any_models import tiny_model
 from tests.support.plain_layers import eagle3_features, eagle3_layer, rms_norm
 from tests.support.tiny_heads import AUX_LAYERS, DRAFT_IDS, load_quietly, make_head, run
 from tests.support.tiny_models import NUM_LAYERS, TOLERANCE, VOCAB_SIZE, edit_config, edit_weights, random_target
@@ -175,3 +178,14 @@ def test_a_misshapen_fc_is_refused(folder, target):
     edit_weights(folder, put={"fc.weight": torch.ones(24, 48)})
     with pytest.raises(CheckpointError, match=r"fc\.weight of shape \[24, 72\], found \[24, 48\]"):
         load_eagle3(folder, target)
+
+
+def test_rows_of_a_target_that_scales_its_logits_are_refused():
+    """Would catch drafts of another law than the one that the head was trained for."""
+    with_scale = GeneralTarget(tiny_model("granite"), None)
+    with_scale.config.logits_scaling = 8.0
+    config = Eagle3Config.for_target(with_scale, 8, aux_layers=(0, 1, 2))
+    ids = torch.arange(8)
+    assert Eagle3Head(config, with_scale, draft_token_ids=ids).has_own_output
+    with pytest.raises(ValueError, match=r"found target .* with logits_scaling=8\.0; train the head"):
+        Eagle3Head(config, with_scale, draft_token_ids=ids, own_output=False)

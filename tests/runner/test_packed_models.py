@@ -60,6 +60,8 @@ def test_a_head_that_is_built_in_for_a_target_is_taken_without_a_path(tmp_path, 
     capsys.readouterr()
     assert main([f"target.path={named}", "target.weights=random", "drafter=eagle3", "--list"]) == 2
     assert "needs drafter.path, or drafter.weights=random" in capsys.readouterr().err
+    assert main([f"target.path={named}", "drafter=eagle3", "backend=server", "server.url=http://x:1", "--list"]) == 2
+    assert "expected drafter.path with a server" in capsys.readouterr().err
     other = copy_of("target", tmp_path / "Other")
     assert main([f"target.path={other}", "drafter=eagle3", "--list"]) == 2
     assert (

@@ -46,7 +46,14 @@ def readable_drafter(drafter: DrafterConfig, target: TargetConfig, *, is_loaded:
         return drafter
     # a head that was trained for a target says nothing of random weights
     lacks_path = drafter.path is None and Weights.random not in (drafter.weights, target.weights)
-    if lacks_path and target.path is not None and target.path in drafter.traits.built_in_for:
+    is_main = target.path is not None and target.revision is None
+    if lacks_path and is_main and target.path in drafter.traits.built_in_for:
+        if not is_loaded:
+            raise SettingsError(
+                "drafter: expected drafter.path with a server, found none: the head that is built in for "
+                f"{target.path} takes the target's output matrix (it has no lm_head), which other engines were not seen "
+                "to read; give one with lm_head.weight (train-head output=own), or use backend=local"
+            )
         try:
             return replace(drafter, path=str(head_path(target.path, drafter.kind.value)))
         except ValueError as error:
