@@ -174,7 +174,7 @@ def _check_plain_logits(target: TargetModel) -> None:
     if more:
         found = ", ".join(f"{name}={getattr(fields, name)}" for name in more)
         raise ValueError(
-            "EAGLE-3 head: expected lm_head.weight, or a target whose logits are products with its output matrix alone, "
+            "EAGLE-3 head: expected lm_head.weight, or a target whose logits are products with its output matrix, "
             f"found target {target.name} with {found}; train the head with an output matrix of its own (train-head "
             "output=own)"
         )

@@ -51,7 +51,7 @@ def readable_drafter(drafter: DrafterConfig, target: TargetConfig, *, is_loaded:
         if not is_loaded:
             raise SettingsError(
                 "drafter: expected drafter.path with a server, found none: the head that is built in for "
-                f"{target.path} takes the target's output matrix (it has no lm_head), which other engines were not seen "
+                f"{target.path} takes the target's output matrix (it has no lm_head), which no other engine was seen "
                 "to read; give one with lm_head.weight (train-head output=own), or use backend=local"
             )
         try:
