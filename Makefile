@@ -21,7 +21,7 @@ help: ## List the targets
 demo: .venv/.installed ## Sweep the built-in models: tables and figures in a few minutes, on a CPU too
 	@$(BIN)/python -m experiments run experiment=quickstart
 
-demo-results: .venv/.installed ## Measure README's result anew, on an idle machine, and write its numbers
+demo-results: .venv/.installed ## Measure the demo's tracked results anew, on an idle machine, and write their numbers
 	@$(BIN)/python -m experiments run experiment=quickstart output.folder=results/zoo_quickstart --fresh
 	@cd results/zoo_quickstart/tables && rm -rf *.tex */ && find . -name '*.csv' ! -name cells.csv -delete
 	@$(BIN)/python -m harness.report.quoted

@@ -20,7 +20,7 @@ from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import FAILED, SUCCESS
 
 INDENT = " " * 24
-"""Of what is said of a finding."""
+"""Of folded lines: findings and advice begin behind the mark and the subject."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -275,8 +275,8 @@ def step_sizes(
     Where depths are chosen every size is captured for each depth, so with more than FEW_DEPTHS there are no halfway
     sizes and none below MIN_PREFILL_TOKENS. With K = 8 and 16 slots these would be 75 graphs more, 2 s at 27 ms each
     with the built-in models. Halfway sizes save 1/6 of the arithmetic of prompts, 3 us a token at Llama-3-8B's shape on
-    an H100: 2 s of that are 600,000 prompt tokens. A table of few depths would lose by it beside one depth, .4 % of the
-    tokens per second at 8 requests of the built-in models on an H200.
+    an H100: 2 s of that are 600,000 prompt tokens. A table of few depths has them, so that it
+    differs from single depths in depth alone.
 
     Args:
         num_speculative_tokens: K.

@@ -338,6 +338,8 @@ def fresh_head(target: TargetModel, draft_token_ids: Tensor, settings: HeadTrain
     """
     # states between layers differ in size by orders of magnitude, from layer to layer and from token to token
     changes: dict[str, Any] = {"fc_norm": True, "norm_before_residual": True}
+    # what it has seen, and not what the target has
+    changes["max_position_embeddings"] = settings.length
     if settings.intermediate_size:
         changes["intermediate_size"] = settings.intermediate_size
     config = Eagle3Config.for_target(

@@ -20,7 +20,7 @@ PROMISED = {
         (1.0,),
         ("strict", "coupled", "probabilistic", "block"),
     ),
-    "public": (("eagle3", "suffix"), (4,), (0.0, 1.0), ("strict", "coupled", "probabilistic", "block")),
+    "public": (("eagle3", "suffix"), (3,), (0.0, 1.0), ("strict", "coupled", "probabilistic", "block")),
     "draft_logits_dtype": (("eagle3", "draft_model"), (4,), (0.3, 1.0), ("strict", "probabilistic")),
     "methods": (("eagle3",), (4,), (1.0,), ("strict", "typical", "lenient", "fly", "pr35461")),
     "throughput_llama3_8b": (("eagle",), (3,), (1.0,), ("synthetic",)),

@@ -102,13 +102,15 @@ def test_a_run_that_ended_early_goes_on_to_the_bits_of_one_that_did_not(trained:
 
 
 def test_a_head_of_the_targets_output_learns_without_a_matrix_of_its_own(tmp_path: Path) -> None:
-    """Would catch a matrix in its file, rows that are learnt, and a run that goes on with another output."""
+    """Would catch a matrix in its file, rows that are learnt, positions that no row had, and a run that goes on with
+    another output."""
     head_run(tmp_path, output=Output.target)(Ranks(0, 1))
     lines = [json.loads(line)["T=1"]["acceptance_length"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[-1] > lines[0] + 0.02
     target = general_target()
     head = load_eagle3(tmp_path / "head", target)
     assert "lm_head.weight" not in load_file(tmp_path / "head" / "model.safetensors")
+    assert head.config.layer.max_position_embeddings == 32
     assert torch.equal(head.output_matrix, target.output_matrix[head.draft_to_target])
     with pytest.raises(ValueError, match="began with, output=target"):
         head_run(tmp_path)(Ranks(0, 1))
