@@ -2,7 +2,7 @@
 
 Reads logs, pages of counters, answers and benchmark results of vLLM, SGLang, TensorRT-LLM, llama.cpp, EAGLE,
 Spec-Bench, SpecForge, speculators, aiperf and guidellm, tells the format by the content, and prints acceptance rate,
-acceptance length and acceptance by position as tables/cells.csv defines them. Every number says whether the file
+mean acceptance length and acceptance by position as tables/cells.csv defines them. Every number says whether the file
 counts it (measured), whether it follows from others (derived, with the formula), or why it cannot be had. Intervals
 only where a file has counts by request. --formats lists what is read, by which source, and which formats were not
 seen run.

@@ -159,7 +159,7 @@ METRICS: dict[str, Metric] = {
         "num_draft_tokens",
     ),
     "mean_acceptance_length": length(
-        "acceptance length",
+        "mean acceptance length",
         "micro average: 1 + accepted draft tokens / drafts, those included that the length limit or a drafted "
         "end-of-sequence token shortens: it falls as K / max_new_tokens grows",
         ("num_drafts", "num_accepted_tokens"),
@@ -167,7 +167,7 @@ METRICS: dict[str, Metric] = {
         low=1.0,
     ),
     "full_draft_length": length(
-        "acceptance length, full drafts",
+        "acceptance length of full drafts",
         "1 + accepted draft tokens / drafts, over the drafts that count in full: every proposed token is evidence",
         ("num_full_drafts", "num_accepted_in_full_drafts"),
         "num_full_drafts",
@@ -181,7 +181,7 @@ METRICS: dict[str, Metric] = {
         "num_proposals",
     ),
     "mean_acceptance_length_macro": length(
-        "acceptance length, macro",
+        "mean acceptance length, macro",
         "mean over requests of the request's own 1 + accepted draft tokens / drafts",
         ("request_acceptance_length",),
         "num_requests_with_drafts",
@@ -211,7 +211,7 @@ METRICS: dict[str, Metric] = {
         f"num_draft_tokens{WITHOUT_LOOPS}",
     ),
     "full_draft_length_without_loops": length(
-        "acceptance length without loops, full drafts",
+        "acceptance length of full drafts without loops",
         "the acceptance length of full drafts of the same answers; empty likewise",
         (f"num_full_drafts{WITHOUT_LOOPS}", f"num_accepted_in_full_drafts{WITHOUT_LOOPS}"),
         f"num_full_drafts{WITHOUT_LOOPS}",

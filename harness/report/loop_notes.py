@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
 from harness.analysis.loops import MIN_TOKENS, num_not_judged
 from harness.report.number_format import format_value
 
@@ -41,7 +42,8 @@ def loop_text(cell: CellResult) -> str:
     if not rates[0]:
         return f"{text}; acceptance without them is not known"
     text += f"; acceptance {rates[0]} % without them, {rates[1]} % with"
-    return f"{text}; length {lengths[0]} without, {lengths[1]} with" if lengths[0] else text
+    name = metric("full_draft_length").label
+    return f"{text}; {name} {lengths[0]} without, {lengths[1]} with" if lengths[0] else text
 
 
 def not_judged_text(cells: Sequence[CellResult]) -> str:

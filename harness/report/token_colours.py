@@ -184,7 +184,7 @@ def acceptance_line(record: RequestRecord) -> str:
     return (
         f"{num_tokens} tokens, {num_drafts} drafts: accepted {total['num_accepted_tokens']:.0f}"
         f"/{total['num_draft_tokens']:.0f} drafted ({_value('acceptance_rate', total):.0%}), "
-        f"acceptance length {_value('mean_acceptance_length', total):.2f}, "
+        f"{metric('mean_acceptance_length').label} {_value('mean_acceptance_length', total):.2f}, "
         f"by position {' '.join(f'{rate:.0%}' for rate in by_position)}"
     )
 

@@ -16,7 +16,7 @@ from harness.analysis.comparison import Group, expected_difference, law, same_la
 from harness.analysis.definitions import TASK_ACCURACY, metric
 from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.ranking import THROUGHPUT, Ranking, comparable
-from harness.report.blocks import LENGTHS, Block
+from harness.report.blocks import Block
 from harness.report.cell_names import depth_text
 from harness.report.entries import estimate_number, metric_number
 from harness.report.missing_values import NO_BASELINE, OTHER_SESSIONS, UNKNOWN
@@ -143,7 +143,7 @@ def _lead(block: Block, group: Group, longest: Longest, at_depth: str, promise: 
 
 def _length(cell: CellResult, name: str) -> str:
     """An acceptance length; where rounds leave drafts out, also what all rounds bring."""
-    text = f"acceptance length {estimate_number(cell, name)}"
+    text = f"{metric(name).label} {estimate_number(cell, name)}"
     if not (counting_every_round([cell]) or cell.drafts_rarely) or not _is_known(cell, PER_FORWARD):
         return text
     every = f"{estimate_number(cell, PER_FORWARD)} tokens per target forward"
@@ -208,10 +208,9 @@ def _of_every_depth(block: Block) -> str:
     equal = [cell for cell in others if paired_difference(cell.estimates, best.estimates, name).low <= 0]
     alike = _alike(_labels(block, best, equal))
     every = ("K and shape" if any(cell["tree"] for cell in exact) else "K") if block.has_depths else "setting"
-    what = "acceptance length" if name in LENGTHS else metric(name).label
     has_equals = any(depth_text(cell) == depth_text(best) and same_law(cell, best) for cell in others)
     own = depth_text(best) if has_equals and block.has_depths else block.label(best)
-    return f"Of every {every}, {own} keeps most: {what} {estimate_number(best, name)}{alike}"
+    return f"Of every {every}, {own} keeps most: {metric(name).label} {estimate_number(best, name)}{alike}"
 
 
 def _labels(block: Block, best: CellResult, equal: Sequence[CellResult]) -> list[str]:

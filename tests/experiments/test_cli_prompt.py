@@ -130,7 +130,7 @@ def test_colour_is_for_terminals_that_want_it(stream, environment, expected):
 def test_the_acceptance_of_a_request_is_counted_as_defined():
     rounds = [round_record(0, 0, 0.1), round_record(3, 3, 0.2), round_record(3, 1, 0.3), round_record(2, 0, 0.4)]
     assert acceptance_line(request_record(rounds)) == (
-        "8 tokens, 3 drafts: accepted 4/8 drafted (50%), acceptance length 2.33, by position 67% 33% 50%"
+        "8 tokens, 3 drafts: accepted 4/8 drafted (50%), mean acceptance length 2.33, by position 67% 33% 50%"
     )
     assert acceptance_line(request_record([round_record(0, 0, 0.1)])) == "1 tokens, nothing drafted"
 
@@ -143,7 +143,7 @@ def test_the_acceptance_of_a_request_is_that_of_a_cell_with_it_alone():
     assert acceptance_line(record) == (
         f"{row.num_output_tokens} tokens, {row.num_drafts} drafts: accepted {row.num_accepted_tokens}"
         f"/{row.num_draft_tokens} drafted ({row.acceptance_rate:.0%}), "
-        f"acceptance length {row.mean_acceptance_length:.2f}, by position {by_position}"
+        f"mean acceptance length {row.mean_acceptance_length:.2f}, by position {by_position}"
     )
 
 
@@ -219,7 +219,7 @@ def test_answers_are_shown_with_their_acceptance(monkeypatch, capsys):
     assert lines[3:6] == [
         "> first question",
         "[a]bc‹d›efgh«i»",
-        "  9 tokens, 2 drafts: accepted 6/8 drafted (75%), acceptance length 4.00, by position 100% 100% 50% 50%",
+        "  9 tokens, 2 drafts: accepted 6/8 drafted (75%), mean acceptance length 4.00, by position 100% 100% 50% 50%",
     ]
     assert lines[7] == "> --dashes=too"
 

@@ -208,7 +208,7 @@ def test_repeats_over_seeds_have_a_mean_and_an_interval():
     assert column(table, "drafter") == ["none", "eagle3"] and column(table, "seeds") == ["0, 1, 2, 3, 4"] * 2
     group = [item for item in results if item["num_speculative_tokens"] == 3]
     values = [item.estimate("mean_acceptance_length").value for item in group]
-    found = table.rows[1][table.header.index("acceptance length")]
+    found = table.rows[1][table.header.index("mean acceptance length")]
     # a length is between 1 and 1 + K = 4, and the derivative of log((x - 1) / (4 - x)) is 3 / ((x - 1) (4 - x))
     above, below = mean(values) - 1, 4 - mean(values)
     reach = 2.7764451051977987 * stdev(values) / 5**0.5 * 3 / (above * below)
@@ -227,7 +227,7 @@ def test_an_interval_over_seeds_stays_within_the_range_of_its_metric():
         ]
         (table,) = repeats_tables(analysed(*cells))
         rate, length = (
-            table.rows[0][table.header.index(name)] for name in ("acceptance rate (%)", "acceptance length")
+            table.rows[0][table.header.index(name)] for name in ("acceptance rate (%)", "mean acceptance length")
         )
         assert 0 < rate.low < rate.value < rate.high < 1 and 1 < length.low < length.value < length.high < 4, one
 
@@ -238,7 +238,7 @@ def test_few_repeats_have_a_mean_and_their_values(capsys):
     results = analysed(*(item for seed in (2, 0) for item in (baseline(seed=seed), repeat(seed))))
     print_summary(results)
     (table,) = repeats_tables(results)
-    found = table.rows[1][table.header.index("acceptance length")]
+    found = table.rows[1][table.header.index("mean acceptance length")]
     values = {item["seed"]: item.estimate("mean_acceptance_length").value for item in results if not item.is_baseline}
     texts = ", ".join(f"{values[seed]:.2f}" for seed in (0, 2))
     assert str(found) == f"{mean(values.values()):.2f} {{{texts}}}" and column(table, "seeds") == ["0, 2"] * 2

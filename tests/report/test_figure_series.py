@@ -23,13 +23,13 @@ def test_the_length_that_is_drawn_is_that_of_full_drafts():
     (cell,) = analysed(record)
     sheet = sheet_of([cell])
     axes = draw_methods(sheet).axes[0]
-    assert axes.get_xlabel() == "mean acceptance length (full drafts)"
+    assert axes.get_xlabel() == "acceptance length of full drafts"
     assert axes.containers[0].lines[0].get_xdata() == [3.0] != [cell.estimate("mean_acceptance_length").value]
     warmer = shortened_cell("strict", (1, 2, 3))
     warmer.config["decoding"]["temperature"] = 0.5
     sheet = sheet_of(analysed(record, warmer))
     axes = draw_sweep(sheet, TEMPERATURE).axes[0]
-    assert axes.get_ylabel() == "mean acceptance length\n(full drafts)"
+    assert axes.get_ylabel() == "acceptance length\nof full drafts"
     assert list(axes.containers[0].lines[0].get_ydata()) == [3.0, 3.0]
 
 

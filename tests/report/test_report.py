@@ -12,6 +12,7 @@ import pytest
 from experiments import report as command
 from harness.analysis.cell import analyse
 from harness.analysis.columns import column_names
+from harness.analysis.definitions import metric
 from harness.analysis.frame import load_results
 from harness.analysis.results import read_results
 from harness.records.files import write_cell
@@ -37,6 +38,8 @@ from tests.support.synthetic_cells import (
     simulated_cell,
     simulated_run,
 )
+
+LENGTH = re.compile(r"(?:mean )?(?<!expected )acceptance lengths?(?:\W+\w+){0,3}", re.IGNORECASE)
 
 
 def write_report(path, output=None, formats=("png",)):
@@ -77,6 +80,21 @@ def test_report_writes_tables_figures_and_a_page_that_links_them(run_folder, wri
     assert "| decoding.temperature | 0.0, 1.0 |" in settings and "| libraries.numpy |" in settings
     assert all((folder / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", page))
     assert len(page.splitlines()) < 200 and str(folder) not in page and str(run_folder) not in page
+
+
+def test_a_length_has_one_name_everywhere(run_folder, written):
+    """Would catch two columns of one page that are headed alike and defined otherwise."""
+    folder = written[0].parent
+    texts = {path.name: path.read_text() for path in written if path.suffix in (".md", ".csv", ".tex")}
+    told = [(name, found) for name, text in texts.items() for found in LENGTH.findall(" ".join(text.split()))]
+    labels = [metric(name).label for name in ("mean_acceptance_length", "full_draft_length")]
+    assert {found[: len(labels[1])].lower() for _, found in told if "mean" not in found.lower()} == {labels[1]}
+    assert {name for name, _ in told} >= {"report.md", "summary.md", "methods.md", "methods.tex"}
+    assert labels[1] in " ".join(printed(analyse(read_runs(run_folder))))
+    first, whole = (text.splitlines() for text in (texts["report.md"], (folder / "tables" / "summary.md").read_text()))
+    header = next(line for line in first if line.startswith("| method |"))
+    assert f"| {labels[1]} |" in header and labels[0] not in header
+    assert any(f"| {labels[0]} | {labels[1]} |" in line for line in whole)
 
 
 def test_table_of_cells_holds_every_digit(run_folder, written):
@@ -149,7 +167,7 @@ def test_summary_shows_the_length_of_full_drafts():
     lines = printed(cells)
     (line,) = (item for item in lines if item.startswith("strict "))
     text = " ".join(" ".join(lines).split())
-    assert " 3.00 [" in line and "length 4.00 [3.00, 5.00] (over rounds" in text, text
+    assert " 3.00 [" in line and "of full drafts 4.00 [3.00, 5.00] (over rounds" in text, text
     assert "on the same drafts block is expected to keep +1.000 [+1.000, +1.000] more than strict" in text
 
 

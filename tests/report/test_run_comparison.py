@@ -38,7 +38,7 @@ def test_a_run_played_again_differs_in_nothing():
     assert list(tables) == [PAIRED] and warnings == ()
     assert column(tables[PAIRED], "same answers") == ["4 of 4"] * 3
     assert column(tables[PAIRED], "verification") == ["baseline", "strict", "block"]
-    assert column(tables[PAIRED], "acceptance length, full drafts, difference") == ["–", "0", "0"]
+    assert column(tables[PAIRED], "acceptance length of full drafts, difference") == ["–", "0", "0"]
     assert column(tables[PAIRED], "output throughput (tok/s), ratio")[1].startswith("1.00 [")
 
 
@@ -211,7 +211,7 @@ def test_the_summary_counts_the_pairs_and_names_the_largest_difference():
     """Would catch the smallest difference, or that of another cell, called the largest."""
     first = run_of("strict", "block")
     same = compare_runs("old", first, "new", first).summary
-    assert same.startswith("3 cells paired; acceptance length, full drafts, largest difference: 0 (")
+    assert same.startswith("3 cells paired; acceptance length of full drafts, largest difference: 0 (")
     settings = [config(verification__method=method) for method in ("strict", "block")]
     sides = [
         analysed(*(simulated_cell(item, rate, num_prompts=6) for item, rate in zip(settings, rates, strict=True)))

@@ -68,7 +68,7 @@ def test_methods_side_by_side_in_the_manner_of_the_pull_request():
     labels = [row[0] for row in table.texts]
     rows = ["duration (s)", "request throughput (req/s)", "output throughput (tok/s)", "total throughput (tok/s)"]
     rows += [f"{statistic} {name} (ms)" for name in ("TTFT", "TPOT", "ITL") for statistic in ("mean", "p50", "p99")]
-    rows += ["acceptance rate (%)", "acceptance length", "acceptance length, full drafts"]
+    rows += ["acceptance rate (%)", "mean acceptance length", "acceptance length of full drafts"]
     rows += ["drafts", "draft tokens", "accepted tokens"]
     rows += [f"acceptance at position {position} (%)" for position in (1, 2, 3)]
     assert [label for label in labels if label in rows] == rows

@@ -13,6 +13,7 @@ from math import isnan
 from typing import Any
 
 from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
 from harness.analysis.estimates import Estimate
 from harness.checks.doctor.finding import Finding, problem, remark
 from harness.checks.head.trials import ON_ANSWERS, ON_TEXTS
@@ -62,8 +63,8 @@ def loops_of(cells: Sequence[CellResult], faults: Sequence[str]) -> Finding | No
             "published with",
         )
     with_loops, without = greedy.estimate(ON_TEXTS), greedy.estimate(ON_ANSWERS)
-    lengths = f"acceptance length at temperature 0 {format_estimate(with_loops, 'length')}"
-    lengths += "" if isnan(without.value) else f", over full drafts of the others {format_estimate(without, 'length')}"
+    lengths = f"{metric(ON_TEXTS).label} at temperature 0 {format_estimate(with_loops, 'length')}"
+    lengths += "" if isnan(without.value) else f", {metric(ON_ANSWERS).label} {format_estimate(without, 'length')}"
     return remark(
         "looping answers",
         f"{loop}; decoded greedily the target loops by itself, whatever the head. Loops are easy to draft for: "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.analysis.cell import CellResult
+from harness.analysis.definitions import metric
 from harness.analysis.estimates import Estimate, Estimates
 from harness.analysis.position_metrics import BOUND
 from harness.checks.doctor.finding import Finding
@@ -51,7 +52,7 @@ def headline(checked: Checked) -> str:
 def _gain(item: Tried) -> str:
     before, after = (f"{estimate.value:.2f}" for estimate in (item.before, item.after))
     rise = format_estimate(item.rise, "length", signed=True)
-    return f"Acceptance length {before} -> {after}, {rise} by prompts."
+    return f"{metric(item.metric).label.capitalize()} {before} -> {after}, {rise} by prompts."
 
 
 def lines(checked: Checked) -> list[str]:
@@ -73,7 +74,7 @@ def _compared_line(item: Compared) -> str:
             f"{format_estimate(value, 'length', signed=True)} at T = {temperature:g}"
             for temperature, value in item.differences.items()
         ]
-        return f"acceptance length beside {reference.name} ({reference.fields['engine']}): {', '.join(texts)}"
+        return f"{metric(LENGTH).label} beside {reference.name} ({reference.fields['engine']}): {', '.join(texts)}"
     fields = reference.fields
     if reference.is_own:
         return f"{reference.name} does not compare: it is of other prompts, another length, thinking or K"
@@ -97,12 +98,12 @@ def acceptance_table(checked: Checked) -> Table:
         if checked.num_draft_ids is not None:
             reached = checked.reached[float(cell["temperature"])]
             rows.append((temperature, "perfect drafter, its vocabulary", *map(_percent, reached), NONE))
-    header = ("T", "", *(f"position {place} (%)" for place in range(1, depth + 1)), "acceptance length")
+    header = ("T", "", *(f"position {place} (%)" for place in range(1, depth + 1)), metric(LENGTH).label)
     return Table("Acceptance by position", header, tuple(rows), keeps_measured=True)
 
 
 def kinds_table(checked: Checked) -> Table:
-    """Acceptance length by kind of prompt."""
+    """Mean acceptance length by kind of prompt."""
     rows: list[tuple[Entry, ...]] = []
     for kind in dict.fromkeys(item.category for item in checked.cells[0].record.requests):
         entries: list[Entry] = [kind]
@@ -111,7 +112,7 @@ def kinds_table(checked: Checked) -> Table:
             part = Estimates(cell.estimates.sums.take(ids), cell.estimates.num_resamples, cell.estimates.confidence)
             entries.append(Number(*part.estimate(LENGTH), style="length"))
         rows.append((*entries,))
-    header = ("kind", *(f"acceptance length, T = {float(cell['temperature']):g}" for cell in checked.cells))
+    header = ("kind", *(f"{metric(LENGTH).label}, T = {float(cell['temperature']):g}" for cell in checked.cells))
     return Table("By kind of prompt", header, tuple(rows), keeps_measured=True)
 
 
@@ -125,13 +126,14 @@ def tried_table(checked: Checked, most: int | None = None) -> Table:
     rows = tuple(
         (
             item.name,
+            metric(item.metric).label,
             Number(*item.rise, style="length", signed=True),
             Number(item.after.value, style="length"),
             "better" if item.is_better else "no better",
         )
         for item in ordered[:most]
     )
-    header = ("alternative", "difference", "acceptance length", "verdict")
+    header = ("alternative", "metric", "difference", "value", "verdict")
     return Table("Alternatives that were tried", header, rows, keeps_measured=True)
 
 
@@ -164,7 +166,7 @@ def definitions(checked: Checked) -> list[str]:
         "perfect drafter, its vocabulary: places of the answers whose next 1, 2, .. tokens can all be drafted: what a "
         "drafter accepts that is the target itself, restricted to the head's tokens. Without such a row it drafts all.",
         f"Alternatives of the head draft greedily at every {STRIDE}th place of the protocol's answers; those of "
-        "prompts write answers of their own at T = 1, and loops are left out. Differences of the acceptance length are "
+        "prompts write answers of their own at T = 1, and loops are left out. Differences are "
         "paired by prompts, their brackets 99.9 % intervals (of prompts 99 %); an alternative is better if its whole "
         f"interval is above 0 and it adds {LEAST_RISE[ON_TEXTS]:.0%} of the accepted tokens on the same texts, "
         f"{LEAST_RISE[ON_ANSWERS]:.0%} on others.",

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_COLUMNS = 4
-TITLES = {"full_draft_length": "Acceptance length", "speedup": "Speedup"}
 IN_FILES = {"full_draft_length": "length", "speedup": "speedup"}
 """Column of a metric -> its place in the names of files."""
-IN_TEXTS = {"full_draft_length": "Mean acceptance length (full drafts)", "speedup": "Speedup"}
-"""Column of a metric -> what a title calls it."""
 CELL_INCHES = {"number": 0.72, "category": 1.0}
 """Least width of a cell, by what lies across."""
 CHARACTER_INCHES = 0.08
@@ -86,7 +83,7 @@ def draw_heat_map(sheet: Sheet, across: HeatAxis, down: HeatAxis, name: str) -> 
     figure.colorbar(image, ax=axes, label=metric(name).label, pad=0.02, aspect=30)
     label_texts = list(dict.fromkeys(text for text in labels.values() if text))
     _add_legend(figure, sheet, name, label_texts, len(panels) * len(columns) * len(rows) > len(sheet.cells))
-    what = f"{TITLES[name]} by {across.short} and {down.short}"
+    what = f"{metric(name).label.capitalize()} by {across.short} and {down.short}"
     num_lines = max(title.count("\n") for title in panels) + max(across.tick(place).count("\n") for place in columns)
     return with_title(figure, what, ", ".join(fixed), sheet, num_lines)
 
@@ -251,7 +248,7 @@ def _heat_maps(across: HeatAxis, down: HeatAxis) -> list[FigureKind]:
     return [
         FigureKind(
             f"{short}_by_{across.stem}_and_{down.stem}",
-            f"{IN_TEXTS[name]} by {across.short} and {down.short}",
+            f"{metric(name).label.capitalize()} by {across.short} and {down.short}",
             partial(draw_heat_map, across=across, down=down, name=name),
             axes,
         )

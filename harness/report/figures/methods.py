@@ -19,7 +19,7 @@ from harness.report.figures.panels import (
 )
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import REFERENCE_LINE
-from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
+from harness.report.figures.sweep import LENGTH, LENGTH_TEXT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,7 @@ def draw_methods(sheet: Sheet) -> Figure:
     sheet = sheet.narrowed(())
     panels = [panel for row in panel_rows(sheet) for panel in row if panel.sheet.cells]
     has_speedup = any(not isnan(cell.speedup.value) for cell in sheet.cells)
-    columns = [(LENGTH, LENGTH_LABEL.replace("\n", " "))]
+    columns = [(LENGTH, LENGTH_TEXT)]
     columns += [("speedup", "speedup over the baseline")] if has_speedup else []
     height = ROW_INCHES * max(len(rows_of(sheet, panel.sheet.cells)) for panel in panels) + FRAME_INCHES
     figure, grid_axes = grid(len(panels), len(columns), (3.4, height), sharey="row")
@@ -58,4 +58,4 @@ def _draw_panel(axes: Axes, panel: Panel, sheet: Sheet, name: str) -> None:
     axes.set_ylim(len(rows) - 0.4, -0.6)
 
 
-METHODS = FigureKind("methods", "Mean acceptance length (full drafts) and speedup of every method", draw_methods)
+METHODS = FigureKind("methods", f"{LENGTH_TEXT.capitalize()} and speedup of every method", draw_methods)

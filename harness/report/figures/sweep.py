@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import isnan
 from typing import TYPE_CHECKING
 
+from harness.analysis.definitions import metric
 from harness.report.figures.axis import CONTEXT_AXES, DEPTH, TEMPERATURE, Axis
 from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import (
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 LENGTH = "full_draft_length"
 """The acceptance length that is drawn: not mixed with drafts that the end of a request shortens."""
-LENGTH_LABEL = "mean acceptance length\n(full drafts)"
+LENGTH_TEXT = metric(LENGTH).label
+LENGTH_LABEL = LENGTH_TEXT.replace(" of ", "\nof ")
+"""Beside an axis."""
 SPEEDUP_LABEL = "speedup over the\nautoregressive baseline"
 PANEL_INCHES, MAX_PANEL_INCHES = (2.35, 2.1), 6.0
 SERIES_INCHES = 0.11
@@ -59,7 +62,7 @@ def draw_sweep(sheet: Sheet, axis: Axis) -> Figure | None:
     figure, axes = grid(len(rows) * len(blocks), len(blocks[0]), size, sharex="none", sharey="row")
     for index, panels in enumerate(blocks):
         _draw_block(axes[len(rows) * index :][: len(rows)], panels, sheet, axis, values, rows)
-    what = "Acceptance length and speedup" if len(rows) > 1 else "Acceptance length"
+    what = f"{LENGTH_TEXT.capitalize()} and speedup" if len(rows) > 1 else LENGTH_TEXT.capitalize()
     where = ", ".join(sheet.fixed((axis.name,)))
     return finish(figure, f"{what} against {axis.short}", where, sheet, shows_times=len(rows) > 1)
 
@@ -119,7 +122,7 @@ def _draw_block(grid_rows, panels: Sequence[Panel], sheet: Sheet, axis: Axis, va
 
 
 def _sweep(axis: Axis) -> FigureKind:
-    text = f"Mean acceptance length (full drafts) and speedup against {axis.short}"
+    text = f"{LENGTH_TEXT.capitalize()} and speedup against {axis.short}"
     return FigureKind(f"by_{axis.stem}", text, partial(draw_sweep, axis=axis), (axis.name,))
 
 

@@ -14,7 +14,7 @@ from harness.report.figures.kinds import FigureKind
 from harness.report.figures.panels import finish, grid, panel_rows
 from harness.report.figures.sheet import Sheet
 from harness.report.figures.style import Look
-from harness.report.figures.sweep import LENGTH, LENGTH_LABEL
+from harness.report.figures.sweep import LENGTH, LENGTH_LABEL, LENGTH_TEXT
 from harness.report.number_format import scaled
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def draw_tradeoff(sheet: Sheet) -> Figure | None:
         for axes in row[len(panels) :]:
             axes.set_axis_off()
         row[0].set_ylabel(LENGTH_LABEL)
-    return finish(figure, "Acceptance length against distance", ", ".join(sheet.fixed(())), sheet)
+    return finish(figure, f"{LENGTH_TEXT.capitalize()} against distance", ", ".join(sheet.fixed(())), sheet)
 
 
 def _distance(sheet: Sheet, cell: CellResult) -> Estimate:
@@ -68,5 +68,5 @@ def _draw_point(axes: Axes, look: Look, across: Estimate, up: Estimate) -> None:
 
 
 BY_DISTANCE = FigureKind(
-    "length_by_distance", "Mean acceptance length (full drafts) against distance from the target", draw_tradeoff
+    "length_by_distance", f"{LENGTH_TEXT.capitalize()} against distance from the target", draw_tradeoff
 )

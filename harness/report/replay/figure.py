@@ -20,6 +20,7 @@ from harness.analysis.replay.estimators import Estimator, rule_name
 from harness.analysis.replay.replayed import SAMPLED, Replayed, series_name
 from harness.report.cell_names import drafter_name
 from harness.report.figures.style import LOOKS, RC, REFERENCE_LINE, Look, spare_looks
+from harness.report.figures.sweep import LENGTH_LABEL
 from harness.report.figures.write import save_figure
 from kernels.methods import VerificationMethod
 from kernels.verification import Verification
@@ -74,7 +75,7 @@ def _draw(replayed: Sequence[Replayed], differences: pd.DataFrame) -> Figure:
         upper.set_title(place)
         _draw_lengths(upper, items, series)
         _draw_differences(lower, items, series, differences)
-    grid[0, 0].set_ylabel("acceptance length\n(full drafts)")
+    grid[0, 0].set_ylabel(LENGTH_LABEL)
     grid[1, 0].set_ylabel(f"length less that of\n{COMPARED_WITH}")
     _add_legend(figure, series, num_columns)
     figure.suptitle("Same drafts (filled), sampled (hollow)")

@@ -36,7 +36,7 @@ ESTIMATORS = (
     "up to 2 s K tokens. For lossy methods only the first is recorded."
 )
 SAMPLED_TEXT = (
-    "sampled: the run's own acceptance length on these drafts, beside the method that made them; – beside the others. "
+    "sampled: the run's own acceptance length of full drafts, beside the method that made these; – beside the others. "
     "replayed interval: how much narrower (width of the sampled one / its own) or wider (the inverse) it is, given the "
     "drafts, than the sampled one; n/a where one of them has no width. Both include the variation between prompts, "
     "which no replay removes."
@@ -53,7 +53,7 @@ SAME_LAW_NOTE = (
     "the same probability: their rows are equal and their differences 0."
 )
 DIFFERENCE_TEXT = (
-    "sampled: difference of the acceptance lengths (full drafts) of the run's cells with the two methods, paired by "
+    "sampled: difference of the acceptance lengths of full drafts of the run's cells with the two methods, paired by "
     "prompt, where one of them made these drafts; replayed interval: how much narrower or wider it is than the sampled "
     "one. The two differ in what they estimate: each sampled length is on its own drafts. – where the run did not play "
     "both methods, or neither made these drafts."

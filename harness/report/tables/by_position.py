@@ -26,7 +26,7 @@ from harness.report.tables.summary import counting_every_round
 MAX_POSITIONS = 8
 """Further ones stand in the tables behind the page."""
 TIMES = ("output_tokens_per_s", "speedup")
-SHORT = {"full_draft_length": "acceptance length", "output_tokens_per_s": "tokens/s"}
+SHORT = {"output_tokens_per_s": "tokens/s"}
 
 
 def position_metrics_of(cells: Sequence[CellResult]) -> list[str]:

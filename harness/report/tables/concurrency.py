@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Series, series_along
-from harness.analysis.definitions import footnotes
+from harness.analysis.definitions import footnotes, metric
 from harness.analysis.estimates import Estimate
 from harness.analysis.speedup_bound import NOISE
 from harness.report.cell_names import CONTEXT, column_name, label_notes, varying
@@ -37,8 +37,8 @@ def concurrency_tables(cells: Sequence[CellResult]) -> list[Table]:
     if not lines:
         return []
     extra = [name for name in varying(cells, CONTEXT) if name != "max_concurrency"]
-    header = [*extra, "T", "drafter", "K", "verification", "requests in flight", "acceptance length, full drafts"]
-    header += ["baseline (tok/s)", "throughput (tok/s)", "speedup", "speculation"]
+    header = [*extra, "T", "drafter", "K", "verification", "requests in flight"]
+    header += [metric(METRICS[0]).label, "baseline (tok/s)", "throughput (tok/s)", "speedup", "speculation"]
     rows = [_row(line, cell, extra) for line in lines for cell in line.cells]
     shown = [cell for line in lines for cell in line.cells]
     without = ["– under baseline: see speedup."] if any(cell.baseline is None for cell in shown) else []

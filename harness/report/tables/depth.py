@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import SHAPE, Series, series_along
-from harness.analysis.definitions import footnotes
+from harness.analysis.definitions import footnotes, metric
 from harness.analysis.depth_optimum import DEPTH_SETTINGS
 from harness.analysis.estimates import NOT_AVAILABLE, Estimate
 from harness.analysis.ranking import Ranking, comparable
@@ -143,12 +143,12 @@ def _best_row(choice: _Choice, extra: Sequence[str], names: Sequence[str], *, ha
 
 
 def _throughput_table(choices: Sequence[_Choice], extra: Sequence[str]) -> Table:
-    header = [*extra, "T", "drafter", "verification", "K", "acceptance length, full drafts", "tokens per forward"]
-    header += ["round (ms)", "throughput (tok/s)", "throughput / that of the best K", "verdict"]
+    header = [*extra, "T", "drafter", "verification", "K", metric(METRICS[0]).label]
+    header += ["tokens per forward", "round (ms)", "throughput (tok/s)", "throughput / that of the best K", "verdict"]
     rows = []
     for choice in choices:
         for cell in choice.cells:
-            shown = [NONE if cell.is_baseline else estimate_number(cell, "full_draft_length")]
+            shown = [NONE if cell.is_baseline else estimate_number(cell, METRICS[0])]
             shown += [estimate_number(cell, name) for name in METRICS[1:]]
             beside = [cell, *([choice.best] if choice.best is not None else [])]
             share: Entry = metric_number(choice.ratio(cell), "output_tokens_per_s", style="length", cells=beside)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import Group, groups
+from harness.analysis.definitions import metric
 from harness.analysis.estimates import paired_difference
 from harness.analysis.recorded_terms import Recorded
 from harness.report.cell_names import group_title, label_suffix
@@ -35,14 +36,14 @@ BOUND = (
     "round. A dash where it was not recorded (measurement.round_terms=false)."
 )
 DIFFERENCE = (
-    "difference: of the acceptance length to the first row of the same method, paired by prompt. The cells share their "
+    "difference: of that length to the first row of the same method, paired by prompt. The cells share their "
     "random numbers, so a text is the same in both until rounding changes a token; an exact 0 says that it never did. "
     "–: that first row."
 )
 MEMORY = "draft-logit cache: with the row statistics beside it, which are kept only where drafts are drawn from it."
 HEADER = (
     *("verification", "cache", "drafts drawn from", "guarantee", "bias (1e-4)", "bound (1e-4)"),
-    *("acceptance length, full drafts", "difference", "draft-logit cache (MiB)"),
+    *(metric(METRIC).label, "difference", "draft-logit cache (MiB)"),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import DRAFT_ORDER, METHOD_ORDER, Group, groups, law, method_name
+from harness.analysis.definitions import metric
 from harness.report.cell_names import group_title
 from harness.report.entries import estimate_number
 from harness.report.missing_values import table_notes
@@ -18,7 +19,7 @@ from harness.report.table import NONE, Entry, Table
 
 METRIC = "full_draft_length"
 SAMPLINGS = tuple(name for name in DRAFT_ORDER if name)
-SHOWN = "Each entry is the acceptance length of full drafts."
+SHOWN = f"Each entry is the {metric(METRIC).label}."
 NOT_RUN = "–: this pair was not run."
 MARKS = "abcdefghijklmnopqrstuvwxyz"
 Skipped = tuple[Mapping[str, Any], str]

@@ -58,7 +58,7 @@ def engine_tables(cells: Sequence[CellResult]) -> list[Table]:
     extra = [name for name in varying([pair.own for pair in pairs], CONTEXT) if name != "engine"]
     header = [*extra, "T", "drafter", "K", "verification", "engines", "tok/s, first", "tok/s, second"]
     header += ["ratio by prompts", "ratio by blocks", "blocks"]
-    header += ["acceptance length, first", "acceptance length, second", "same answers"]
+    header += [*(f"{metric(LENGTH).label}, {which}" for which in ("first", "second")), "same answers"]
     header += ["beside the clock (s), first", "beside the clock (s), second", "client busy (%)", "labels"]
     notes = (RATIOS, CLOCK, *_engine_notes(shown), *_failures(pairs), *footnotes([THROUGHPUT, LENGTH]))
     return [

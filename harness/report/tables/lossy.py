@@ -13,6 +13,7 @@ import numpy as np
 
 from harness.analysis.cell import CellResult
 from harness.analysis.comparison import groups
+from harness.analysis.definitions import metric
 from harness.analysis.estimates import Estimate, paired_difference
 from harness.analysis.recorded_terms import Recorded
 from harness.analysis.results import Results
@@ -55,7 +56,7 @@ def lossy_tables(
             reference = next((cell for cell in group.cells if cell["verification"] == method), None)
             rows = tuple(_row(cell, terms[cell["cell_id"]], reference) for cell in shown)
             title = f"Acceptance against distance: {group_title(group, cells)}"
-            header = ["verification", "distance (%)", "acceptance length, full drafts", f"{MINUS_REFERENCE}{method}"]
+            header = ["verification", "distance (%)", metric(METRICS[0]).label, f"{MINUS_REFERENCE}{method}"]
             header += ["acceptance rate (%)", "speedup"]
             notes = (DISTANCE, NO_DIFFERENCE, *table_notes(shown, METRICS))
             tables.append(Table(title, tuple(header), rows, notes))
