@@ -22,6 +22,7 @@ from harness.report.cell_names import (
     depth_text,
     drafter_name,
     drafts_text,
+    in_flight,
     summary_order,
     target_name,
     varying,
@@ -114,11 +115,7 @@ class Block:
         """The other settings that tell it apart, the same of all its cells."""
         own = varying(self.cells, CONTEXT)
         names = [name for name in varying(cells, CONTEXT) if name not in ("target", *own)]
-        return [
-            f"{self.first[name]} in flight" if name == "max_concurrency" else text
-            for name in names
-            for text in context_texts(self.first, [name])
-        ]
+        return context_texts(self.first, names)
 
     @property
     def has_depths(self) -> bool:
@@ -202,7 +199,7 @@ def shared_settings(cells: Sequence[CellResult]) -> str:
     texts = {
         "target": f"target {target_name(first)}",
         "workload": f"{first.estimates.num_prompts} prompts ({first['workload']})",
-        "max_concurrency": f"at most {first['max_concurrency']} in flight",
+        "max_concurrency": f"at most {in_flight(first['max_concurrency'])}",
         "max_new_tokens": f"at most {first['max_new_tokens']} new tokens",
         "device": ", ".join(first[name] for name in ("device", "dtype") if first[name] != NOT_TOLD),
     }

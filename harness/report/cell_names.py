@@ -56,9 +56,15 @@ CONTEXT = (
 """Settings that a table or title names only where they vary."""
 
 
+def in_flight(max_concurrency: int) -> str:
+    """The number of requests in flight, at most, as titles and sentences say it."""
+    return f"{max_concurrency} in flight"
+
+
 def context_texts(cell: CellResult, names: Sequence[str]) -> list[str]:
     """Settings of a cell as parts of a title; other_settings name themselves."""
-    return [cell[name] if name == "other_settings" else f"{name} = {cell[name]}" for name in names if cell[name] != ""]
+    own = {"other_settings": cell["other_settings"], "max_concurrency": in_flight(cell["max_concurrency"])}
+    return [own.get(name, f"{name} = {cell[name]}") for name in names if cell[name] != ""]
 
 
 def target_name(cell: CellResult) -> str:

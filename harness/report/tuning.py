@@ -19,7 +19,7 @@ from harness.analysis.tuning.from_files import KEYS, Given
 from harness.analysis.tuning.from_runs import Measured
 from harness.analysis.tuning.held_out import WITHIN, WORTH_A_CHECK, HeldOut
 from harness.analysis.tuning.schedule import KEPT, Schedule
-from harness.report.cell_names import drafter_name
+from harness.report.cell_names import drafter_name, in_flight
 from harness.report.console import print_table
 from harness.report.document import Document, Section, write_report
 from harness.report.number_format import Number
@@ -80,7 +80,7 @@ def tuned_of(measured: Measured | Given, held_out: Sequence[HeldOut] = ()) -> Tu
     notes = [f"{disturbed} of {len(measured.cells)} cells were disturbed while they were measured: run them again"]
     notes = notes if disturbed else []
     notes += [
-        f"left out: {depth_name(other)} with {other['max_concurrency']} in flight ({why})"
+        f"left out: {depth_name(other)} with {in_flight(other['max_concurrency'])} ({why})"
         for other, why in measured.left_out
     ]
     return Tuned(title, schedule, measured.how, tuple(held_out), tuple(notes), _provenance(measured, held_out))
@@ -196,7 +196,7 @@ def load_name(load: HeldOut) -> str:
     config = load.scheduled.record.config
     rates = config["workload"].get("request_rates") or config["workload"].get("request_rate")
     slots = config["backend"]["max_concurrency"]
-    return f"arrivals {rates} in {slots} slots" if rates else f"{slots} in flight"
+    return f"arrivals {rates} in {slots} slots" if rates else in_flight(slots)
 
 
 def depth_name(cell: CellResult) -> str:

@@ -127,7 +127,7 @@ def test_settings_that_do_not_compare_get_panels_of_their_own(tmp_path):
     cells = analysed(*records)
     assert [figure.path.stem for figure in write_figures(cells, tmp_path)] == ["methods", "acceptance_by_position"]
     axes = draw_by_position(sheet_of(cells)).axes
-    assert [panel.get_title() for panel in axes] == ["max_concurrency = 1", "max_concurrency = 16"]
+    assert [panel.get_title() for panel in axes] == ["1 in flight", "16 in flight"]
     assert all(len(panel.containers) == 1 for panel in axes)
 
 

@@ -244,4 +244,4 @@ def test_settings_that_vary_between_groups_are_in_the_titles():
     """Would catch two tables with the same title and different numbers."""
     cells = analysed(drafted("strict"), drafted("strict", backend__max_concurrency=1))
     titles = [table.title for table in method_tables(cells)]
-    assert titles == [f"zoo · eagle3 · K = 3 · T = 1 · max_concurrency = {number}" for number in (16, 1)]
+    assert titles == [f"zoo · eagle3 · K = 3 · T = 1 · {number} in flight" for number in (16, 1)]

@@ -51,7 +51,7 @@ CONTEXT_AXES = (
     Axis("top_k", "top-k", "top-k", "top_k", off=0, off_is_last=True),
     Axis("top_p", "top-p", "top-p", "top_p", off=1.0),
     Axis("min_p", "min-p", "min-p", "min_p", off=0.0),
-    Axis("max_concurrency", "concurrency, requests in flight at most", "concurrency", "concurrency"),
+    Axis("max_concurrency", "requests in flight, at most", "requests in flight", "concurrency"),
 )
 NUMBER_AXES = (DEPTH, TEMPERATURE, *CONTEXT_AXES)
 
