@@ -23,6 +23,7 @@ from harness.records.schema import CellRecord
 from harness.records.strict_json import at
 
 ABOVE_BOUND, BLOCKS_DIFFER = "speedup above its bound", "blocks differ"
+GPU_SHARED = "processes of others had the GPU open"
 
 MOSTLY_DRAFTED = 0.8
 """Where a position was drafted in a smaller share of the rounds with drafts, reports say that rates by position are of
@@ -118,9 +119,19 @@ class CellResult:
         return BlockWork.of(self.record)
 
     @property
+    def has_shared_gpu(self) -> bool:
+        """Whether a process that is none of the run's had the GPU open beside one of its blocks."""
+        return any(block.gpu is not None and block.gpu.num_foreign_processes for block in self.record.blocks)
+
+    @property
     def disturbed(self) -> str:
-        """Why its times are those of a disturbed machine; empty where nothing says so."""
-        found = {ABOVE_BOUND: self.exceeds_bound, BLOCKS_DIFFER: self.drift is not None}
+        """Why its times, or those of its baseline, are of a machine that was disturbed or shared; empty where nothing
+        says so."""
+        found = {
+            ABOVE_BOUND: self.exceeds_bound,
+            BLOCKS_DIFFER: self.drift is not None,
+            GPU_SHARED: self.has_shared_gpu or (self.baseline is not None and self.baseline.has_shared_gpu),
+        }
         return "; ".join(text for text, holds in found.items() if holds)
 
     @property

@@ -154,8 +154,9 @@ COUNTS: dict[str, Column] = {
         "without a speedup",
     ),
     "disturbed": _text(
-        "why the times of the cell are not to be trusted: speedup above its bound, or blocks differ; printed times and "
-        "speedups of such a cell are marked †; empty where neither holds"
+        "why the times of the cell are not to be trusted: speedup above its bound, blocks differ, or processes of "
+        "others had the GPU open beside it or its baseline; printed times and speedups of such a cell are marked †; "
+        "empty where none holds"
     ),
     **OF_RECORD,
     "fallbacks": _text("what changed speed or results without being asked for; separated by a semicolon"),

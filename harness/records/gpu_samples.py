@@ -26,15 +26,23 @@ class GpuSamples:
     """What held the clocks down -> busy samples in which it did; the names are those of NVML, as in sw_power_cap."""
     num_other_processes: Int64 | None = None
     """Processes beside this one that had the GPU open for computing: the most in one sample. None where unknown."""
+    num_foreign_processes: Int64 | None = None
+    """Those of them that are none of the run's own (its servers and ranks), at least; likewise. Records of earlier
+    versions do not name them."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """What could not be found out -> why."""
 
     def __post_init__(self) -> None:
-        counts = (*self.clock_reasons.values(), self.num_other_processes or 0)
+        num_others, num_foreign = self.num_other_processes or 0, self.num_foreign_processes or 0
+        counts = (*self.clock_reasons.values(), num_others, num_foreign)
         if not 0 <= self.num_busy_samples <= self.num_samples or min(counts) < 0:
             raise InconsistentRecordError(
                 "expected counts of 0 or more and no more busy samples than samples, found "
                 f"{self.num_busy_samples} of {self.num_samples}, and {list(counts)}"
+            )
+        if num_foreign > num_others:
+            raise InconsistentRecordError(
+                f"expected foreign processes among the others, found {num_foreign} of {num_others}"
             )
         clocks = (self.min_sm_clock_mhz, self.mean_sm_clock_mhz, self.max_sm_clock_mhz)
         known = [clock for clock in clocks if clock is not None]

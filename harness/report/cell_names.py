@@ -23,7 +23,8 @@ from kernels.methods.acceptance_profiles import AcceptanceProfile
 
 MINUS = " − "
 DISTURBED = "†"
-"""Marks the times of a cell whose speedup is impossible, or whose speed changed between its blocks."""
+"""Marks the times of a cell whose speedup is impossible, whose speed changed between its blocks, or whose GPU others
+had open."""
 
 _TEXT_AND_NUMBER = re.compile(r"(\D*)(\d+(?:\.\d+)?)?")
 
@@ -161,10 +162,11 @@ ASSUMED = "assumed"
 
 
 DISTURBED_NOTE = (
-    f"{DISTURBED}: disturbed, the machine was busier at one time than at another. The speedup of the cell is more than "
-    "its drafts can buy where a round costs as much as a plain forward (speedup_bound of cells.csv, about its tokens "
-    "per target forward), or the time of its forwards over the baseline's changed between its blocks by more than its "
-    "prompts explain. The warnings of the report say which."
+    f"{DISTURBED}: disturbed, the machine was busier at one time than at another, or shared. The speedup of the cell "
+    "is more than its drafts can buy where a round costs as much as a plain forward (speedup_bound of cells.csv, about "
+    "its tokens per target forward), or the time of its forwards over the baseline's changed between its blocks by "
+    "more than its prompts explain, or processes of others had the GPU open while it or its baseline was timed. The "
+    "warnings of the report say which."
 )
 
 
@@ -213,7 +215,7 @@ def _profile_note(cell: CellResult) -> list[str]:
 
 
 def is_disturbed(cell: CellResult) -> bool:
-    """Whether its times are not to be trusted: its speedup is impossible, or its blocks differ."""
+    """Whether its times are not to be trusted: its speedup is impossible, its blocks differ, or others had the GPU."""
     return bool(cell.disturbed)
 
 

@@ -43,7 +43,7 @@ BEHIND = "`tables/methods.md`"
 FIRST_POSITION = "acceptance_rate_per_pos_1"
 BRACKETS = "Brackets: {level:g} % intervals over prompts; differences are paired by prompt."
 EVERY_ROUND = "All rounds: prefills and rounds without drafts are among them."
-LEGEND = f"{DISTURBED}: the machine was disturbed while this was timed; the warnings say how."
+LEGEND = f"{DISTURBED}: the machine was disturbed or shared while this was timed; the warnings say how."
 LOOPING = f"{LOOPS}: answers loop, which inflates this; what it is without them stands below the tables."
 ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differences of speed are the machine's."
 

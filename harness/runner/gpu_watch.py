@@ -7,6 +7,7 @@ refuses is left out and named. This module does not know what runs.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from harness.records.gpu_samples import GpuSamples
+from harness.runner.own_processes import num_with_a_gpu_open, own_processes
 
 SAMPLE_S = 1.0
 END_S = 5.0
@@ -47,6 +49,7 @@ class _Sample(NamedTuple):
     memory_clock_mhz: int | None
     reasons: tuple[str, ...] | None
     num_other_processes: int | None
+    num_foreign_processes: int | None
 
 
 class Gpu:
@@ -61,6 +64,8 @@ class Gpu:
         self.unknown: dict[str, str] = {}
         """What could not be found out when it was last asked for -> why."""
         self._nvml, self._uuid = nvml, uuid
+        self._foreign: tuple[frozenset[int], int] = frozenset(), 0
+        """Of the processes listed last, and how many of them are none of this run's."""
 
     @cached_property
     def _handle(self) -> Any:
@@ -75,11 +80,13 @@ class Gpu:
         # imported with the handle
         nvml = self._nvml
         bits = self._asked("clock_reasons", lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        listed = self._asked("num_other_processes", self._listed)
         return _Sample(
             self._asked("sm_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
             self._asked("memory_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
             None if bits is None else tuple(name for name, bit in _REASONS.items() if bits & bit),
-            self._asked("num_other_processes", self._num_other_processes),
+            None if listed is None else len(listed) - 1,
+            None if listed is None else self._asked("num_foreign_processes", lambda: self._num_foreign(listed)),
         )
 
     def _found(self, uuid: str) -> Any:
@@ -93,12 +100,24 @@ class Gpu:
             part = nvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
             return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
 
-    def _num_other_processes(self) -> int:
-        # a container may see numbers of the host's, so that this process is counted and not looked for
-        num_listed = len(self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
-        if not num_listed:
+    def _listed(self) -> frozenset[int]:
+        """The processes that have it open for computing, by the driver's numbers."""
+        listed = frozenset(item.pid for item in self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        if not listed:
             raise ValueError("the driver lists no process, not even this one")
-        return num_listed - 1
+        return listed
+
+    def _num_foreign(self, listed: frozenset[int]) -> int:
+        """How many of them are none of this run's, at least.
+
+        A container may see numbers of the host's: this process is not among them then, and as many of the others may be
+        of this run as have a GPU open.
+        """
+        if len(listed) > 1 and listed != self._foreign[0]:
+            own = own_processes()
+            num_own = len(listed & own) if os.getpid() in listed else 1 + num_with_a_gpu_open(own - {os.getpid()})
+            self._foreign = listed, max(0, len(listed) - num_own)
+        return self._foreign[1] if len(listed) > 1 else 0
 
     def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
         """An answer of NVML; None, and why, where there is none."""
@@ -138,7 +157,8 @@ class GpuWatch:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu, self._lock = gpu, threading.Lock()
         self._num_samples = self._num_busy = 0
-        self._sm_clock_mhz, self._memory_clock_mhz, self._num_others = _Range(), _Range(), _Range()
+        self._sm_clock_mhz, self._memory_clock_mhz = _Range(), _Range()
+        self._num_others, self._num_foreign = _Range(), _Range()
         self._reasons: Counter[str] = Counter()
 
     def take(self) -> None:
@@ -149,6 +169,7 @@ class GpuWatch:
         with self._lock:
             self._num_samples += 1
             self._num_others.add(sample.num_other_processes)
+            self._num_foreign.add(sample.num_foreign_processes)
             if sample.reasons is None or _IDLE in sample.reasons:
                 return
             self._num_busy += 1
@@ -168,6 +189,7 @@ class GpuWatch:
                 min_memory_clock_mhz=self._memory_clock_mhz.low,
                 clock_reasons=dict(self._reasons),
                 num_other_processes=self._num_others.high,
+                num_foreign_processes=self._num_foreign.high,
                 unknown=self._gpu.unknown.copy(),
             )
 

@@ -1,17 +1,23 @@
 """What the GPU did beside a block: sampled through NVML, recorded, and told where it explains a difference."""
 
+import os
+import subprocess
 import sys
 import threading
+from dataclasses import replace
 from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
 
+from harness.analysis.cell import GPU_SHARED
 from harness.analysis.results import read_results
 from harness.records import InconsistentRecordError
 from harness.records.gpu_samples import GpuSamples
+from harness.report.cell_names import DISTURBED, DISTURBED_NOTE
+from harness.report.tables.summary import summary_table
 from harness.report.warnings import warnings
-from harness.runner import arm, gpu_watch
+from harness.runner import arm, gpu_watch, own_processes
 from harness.runner.gpu_watch import Gpu, watched
 from tests.support.resumed_runs import run
 
@@ -27,7 +33,7 @@ class FakeNvml:
         pass
 
     def __init__(self, *samples, refused=(), is_mig=False):
-        """samples: SM clock, reasons, number of processes; refused: names of functions."""
+        """samples: SM clock, reasons, number of processes or their ids; refused: names of functions."""
         self.samples, self.refused, self.is_mig = chain(samples, repeat(samples[-1])), refused, is_mig
         self.asked, self.third_sample = [], threading.Event()
         self.now = samples[0]
@@ -55,7 +61,10 @@ class FakeNvml:
             case "nvmlDeviceGetClockInfo", "gpu", kind:
                 return self.now[0] if kind == self.NVML_CLOCK_SM else 2619
             case "nvmlDeviceGetComputeRunningProcesses", "gpu":
-                return [SimpleNamespace(pid=pid) for pid in range(self.now[2])]
+                found = self.now[2]
+                # ids of a host, of which no process here has one
+                pids = [2**22 + index for index in range(found)] if isinstance(found, int) else found
+                return [SimpleNamespace(pid=pid) for pid in pids]
 
 
 def seen(nvml):
@@ -108,6 +117,39 @@ def test_the_first_sample_is_whole_where_the_library_is_imported_for_it(monkeypa
     assert gpu.sample().sm_clock_mhz == 1980 and not gpu.unknown
 
 
+@pytest.fixture
+def server(tmp_path):
+    """The id of a process that another one, which this one started, has started, and that has a file open; the file."""
+    opened = tmp_path / "nvidia0"
+    opened.touch()
+    end = "import sys; sys.stdin.read()"
+    holder = f"import sys; file = open({str(opened)!r}); print(__import__('os').getpid(), flush=True); {end}"
+    starter = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holder!r}])"
+    with subprocess.Popen([sys.executable, "-c", starter], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield int(process.stdout.readline()), str(opened).removesuffix("0")
+        process.stdin.close()
+
+
+def test_the_runs_own_processes_are_no_foreign_ones(server, monkeypatch):
+    """Would catch a run beside its own server that reads as one beside another job, and the reverse."""
+    pid, opened = server
+    here = [os.getpid(), pid]
+    for pids, foreign in ((here, 0), ([*here, 1], 1), ([os.getpid(), os.getppid()], 0), ([os.getpid()], 0)):
+        found = seen(FakeNvml((1980, 0, pids)))
+        assert (found.num_other_processes, found.num_foreign_processes) == (len(pids) - 1, foreign)
+    # by the host's numbers, as many may be its own as have a GPU open
+    assert seen(FakeNvml((1980, 0, 2))).num_foreign_processes == 1
+    monkeypatch.setattr(own_processes, "DEVICES", opened)
+    assert [seen(FakeNvml((1980, 0, number))).num_foreign_processes for number in (1, 2, 3)] == [0, 0, 1]
+
+
+def test_where_the_system_does_not_tell_the_runs_own_processes_foreign_ones_are_not_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_processes, "PROC", tmp_path)
+    found = seen(FakeNvml((1980, 0, 2)))
+    assert (found.num_other_processes, found.num_foreign_processes) == (1, None)
+    assert found.unknown.keys() == {"num_foreign_processes"}
+
+
 def test_without_a_gpu_nothing_is_watched():
     before = threading.active_count()
     with watched(None) as watch:
@@ -150,6 +192,7 @@ def test_of_a_part_of_a_gpu_the_whole_is_watched():
     [
         {"num_samples": 1, "num_busy_samples": 2},
         {"num_other_processes": -1},
+        {"num_other_processes": 1, "num_foreign_processes": 2},
         {"min_sm_clock_mhz": 2.0, "mean_sm_clock_mhz": 1.0, "max_sm_clock_mhz": 3.0},
         {"mean_sm_clock_mhz": 1.0},
     ],
@@ -177,6 +220,13 @@ def test_records_keep_what_was_seen_and_reports_tell_what_explains_a_difference(
     run(tmp_path / "busy")
     others, held, clock = told(tmp_path / "busy")
     assert "in 1 of 2 blocks" in others and "strict" in others and "block)" not in others
+    cells = {cell["verification"]: cell for cell in read_results(tmp_path / "busy").cells}
+    assert {name: cell.disturbed for name, cell in cells.items()} == {"": "", "strict": GPU_SHARED, "block": ""}
+    table = summary_table(list(cells.values()))
+    marked = [str(row[table.header.index("output throughput (tok/s)")]).endswith(DISTURBED) for row in table.rows]
+    assert marked == [False, True, False] and DISTURBED_NOTE in table.notes
+    baseline = replace(cells["block"], baseline=cells["strict"])
+    assert baseline.disturbed == GPU_SHARED, "a speedup over times that others may have slowed"
     assert "sw_power_cap" in held and "strict" not in held and "1410 to 1980 MHz" in clock
 
     monkeypatch.setattr(arm, "own_gpu", lambda: Gpu("7", FakeNvml((1980, 0, 1), refused=("nvmlInit",))))
