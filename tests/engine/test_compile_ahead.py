@@ -103,6 +103,65 @@ def test_steps_in_memory_launch_nothing_that_the_meta_device_has_not_told(tmp_pa
     assert len(found) == 6 and sum(num for num, _ in found.values()) > 50
 
 
+ALIKE = """
+import json, sys
+from contextlib import nullcontext
+import harness.engine.graph_runner as graph_runner
+from harness.backends.local.local import LocalBackend
+from harness.engine.compile_ahead.variant import recorded
+from harness.models.general.target import GeneralTarget
+from harness.runner.groups import groups_of
+from harness.runner.plan.compose import compose_plan
+
+graph_runner.MAX_PREFILL_TOKENS = 16
+found = []
+for line in sys.argv[1:]:
+    group = groups_of(compose_plan(line.split()).cells)[0]
+    backend = LocalBackend(group.cells[-1])
+    backend.fit_slots(group.played)
+    engine, rehearsed = backend.engine_of_cell, GeneralTarget.rehearsed
+    num_runs, kernels = [], []
+    for layer in backend.models.meta_models.target.network.layers:
+        layer.mlp.register_forward_hook(lambda *_: num_runs.append(num_runs.pop() + 1))
+    for way in (rehearsed, lambda target: nullcontext()):
+        GeneralTarget.rehearsed = way
+        num_runs.append(0)
+        with recorded(90) as launched:
+            engine.rehearse_on_meta()
+        kernels.append([item.kernel for item in launched])
+    GeneralTarget.rehearsed = rehearsed
+    found.append([kernels, num_runs])
+print(json.dumps(found))
+"""
+
+
+def test_a_layer_of_each_kind_launches_all_kernels_of_layers(tmp_path: Path):
+    """Would catch layers taken for alike that are not, of another window or without experts among those with; and a
+    start that runs all layers of transformers at every size, or for every cache, which takes seconds."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    sizes |= {"num_hidden_layers": 6, "head_dim": 16, "vocab_size": 6144, "max_position_embeddings": 512}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
+    lines = []
+    for fields, drafter in (
+        ({"model_type": "gemma3_text", "sliding_window": 400, "sliding_window_pattern": 3}, "none"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [1]} | experts, "self_speculation drafter.skip_layers=[0,5]"),
+    ):
+        folder = tmp_path / str(len(lines))
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(sizes | fields))
+        lines.append(
+            f"target=zoo target.path={folder} target.weights=random backend.device=cpu backend.graphs=true "
+            "backend.dtype=bfloat16 backend.max_concurrency=1 workload.num_requests=1 workload.num_turns=1 "
+            f"decoding.max_new_tokens=8 drafter={drafter}"
+        )
+    # two of six layers run, and two of the four of drafts
+    found = in_process_of_its_own(ALIKE, tmp_path, *lines)
+    for kernels, (num_some, num_all) in found:
+        assert "_slot_attention_kernel" in kernels[0] and kernels[1] == []
+        assert 0 < num_some < 0.6 * num_all
+    assert found[0][1][1] == 3 * found[0][1][0]
+
+
 HOOK_KEYS = """
 import json, sys
 from kernels.methods import VerificationMethod

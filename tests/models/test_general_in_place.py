@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch._inductor import config as kernels_config
 
-from harness.models.general.joint_products import joined, standing_in
+from harness.models.general.joint_products import joined
+from harness.models.general.network import standing_in
 from harness.models.general.same_products import SameProducts
 from harness.models.general.target import GeneralTarget
 from tests.support.any_models import VOCAB_SIZE, tiny_model

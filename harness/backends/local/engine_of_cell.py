@@ -6,6 +6,7 @@ This module knows models and engines; it does not know conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +195,11 @@ class EngineOfCell:
     def rehearse_on_meta(self) -> None:
         """Launch on the meta device, where nothing is computed, what capturing the cell's steps launches on a GPU."""
         meta_models = self._models.meta_models
-        self._build(meta_models.target, meta_models.head(self._cell.drafter), triton_core()).rehearse_on_meta()
+        target, head = meta_models.target, meta_models.head(self._cell.drafter)
+        draft_model = None if head is None or head.is_of_target else head.head
+        engine = self._build(target, head, triton_core())
+        with target.rehearsed(), draft_model.rehearsed() if isinstance(draft_model, TargetModel) else nullcontext():
+            engine.rehearse_on_meta()
 
     @cached_property
     def weights(self) -> Mapping[str, str]:

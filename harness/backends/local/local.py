@@ -19,6 +19,7 @@ from harness.config.device import resolve_device
 from harness.config.drafter import DrafterKind
 from harness.config.imported import ImportPath
 from harness.drafters.registry import LoadedHead
+from harness.engine.engine import Engine
 from harness.engine.request import Answer, Request
 from harness.engine.to_records import EngineRun, Keeping
 from harness.models.assumptions import by_role
@@ -150,9 +151,7 @@ class LocalBackend:
             played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
             keep(played.ended())
 
-        requests, engine = self._arriving(conversations, start_s), self.engine_of_cell.engine()
-        if self._kernels_ahead is not None:
-            self._start_note = self._kernels_ahead.capture(engine, self.engine_of_cell.steps) or self._start_note
+        requests, engine = self._arriving(conversations, start_s), self.ready_engine()
         try:
             run = engine.run(requests, follow_up, start_s, keep and Keeping(KEEP_EVERY_S, hand_over), on_round)
             self.target.check_others()
@@ -161,6 +160,13 @@ class LocalBackend:
             raise
         played.take_in(map(self.requests.validated, run.requests), run.terms, run.idle_s)
         return replace(played.ended(), wall_s=run.wall_s, num_skipped_turns=self.requests.num_skipped_turns)
+
+    def ready_engine(self) -> Engine:
+        """The engine of the next block; where its steps are captured, they are, and their kernels compiled."""
+        engine = self.engine_of_cell.engine()
+        if self._kernels_ahead is not None:
+            self._start_note = self._kernels_ahead.capture(engine, self.engine_of_cell.steps) or self._start_note
+        return engine
 
     def warm_up(self, conversations: Sequence[Conversation], on_round: OnRound | None = None) -> None:
         """Run some requests whose results are discarded: the first steps alone where the rest would warm nothing."""

@@ -1,7 +1,7 @@
 """What a network of transformers keeps of each slot between forwards.
 
 A tensor is made when a layer first writes to it, so that widths, numbers of heads and layers that share keys need no
-reading of a configuration; `GeneralTarget.new_cache` runs one token so that all are there before the first request.
+reading of a configuration. A target lets one token be read to find out what is kept; later caches are made like that.
 The rules are those of harness.models.slot_cache: rolling back is writing again from an earlier place.
 
 Shapes: S slots, C capacity of a slot, H heads, D width of a head.
@@ -106,6 +106,14 @@ class GeneralCache:
             size = self.num_slots, self.ring, *state.shape[1:]
             self.states[key] = torch.zeros(size, dtype=state.dtype, device=state.device)
         return self.states[key]
+
+    def make_like(self, other: GeneralCache) -> None:
+        """Make all that another cache of the same network has, in this one's sizes."""
+        for kept, tensor in other.tensors.items():
+            self.keep(tensor, *kept)
+        for key, state in other.states.items():
+            # [B, ...] without the ring
+            self.keep_state(key, state[:, 0])
 
     def keep_path(
         self,

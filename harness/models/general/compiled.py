@@ -20,8 +20,8 @@ from torch import Tensor
 from harness.models.general.cache import GeneralCache, Kept
 from harness.models.general.compiled_states import StateView
 from harness.models.general.in_place import is_rows_in_place
-from harness.models.general.joint_products import joined, standing_in
-from harness.models.general.network import Network
+from harness.models.general.joint_products import joined
+from harness.models.general.network import Network, standing_in
 from harness.models.general.view import GeneralView
 
 MAX_VARIANTS = 256
@@ -158,14 +158,9 @@ class CompiledLayers:
     @contextmanager
     def running(self, view: GeneralView) -> Iterator[None]:
         """Let layers run compiled in a forward; it reads chains over whole slots."""
-        for index in self._compiled:
-            self._network.layers[index].forward = self._in_place_of(index, view)
-        try:
-            with standing_in(self._joined):
-                yield
-        finally:
-            for index in self._compiled:
-                del self._network.layers[index].forward
+        compiled = [(self._network.layers[index], self._in_place_of(index, view)) for index in self._compiled]
+        with standing_in((*compiled, *self._joined)):
+            yield
 
     def _in_place_of(self, index: int, view: GeneralView) -> Callable[..., Any]:
         (number, has_states), (num_rows, num_tokens) = self._layer_of[index], view.positions.shape

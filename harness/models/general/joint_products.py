@@ -9,8 +9,7 @@ Shapes: H components of a state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,15 +65,3 @@ def _join(modules: list[Any]) -> list[tuple[nn.Module, Callable[[Tensor], Tensor
         found.append((module, _part(weight, bias, first, size)))
         first += size
     return found
-
-
-@contextmanager
-def standing_in(parts: list[tuple[nn.Module, Callable[[Tensor], Tensor]]]) -> Iterator[None]:
-    """Let modules run as parts of joined products."""
-    for module, forward in parts:
-        module.forward = forward
-    try:
-        yield
-    finally:
-        for module, _ in parts:
-            del module.forward

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,14 +121,9 @@ class Network:
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, T, H] after the final norm -> [B, T, V]."""
         output = _BodyOutput(hidden)
-        for module in self._around:
-            module.forward = lambda *_, **__: output
-        try:
-            token_ids = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        token_ids = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        with standing_in((module, lambda *_, **__: output) for module in self._around):
             logits: Tensor = self.causal_lm(input_ids=token_ids, use_cache=False).logits
-        finally:
-            for module in self._around:
-                del module.forward
         return logits
 
     def plain_logits(self, token_ids: Tensor) -> Tensor:
@@ -174,3 +171,20 @@ def _layers(causal_lm: nn.Module, num_layers: int) -> nn.ModuleList:
             "not run here"
         )
     return max(found, key=lambda each: sum(parameter.numel() for parameter in each.parameters()))
+
+
+@contextmanager
+def standing_in(parts: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Let modules run other forwards inside, and those that they had before again afterwards."""
+    before = []
+    try:
+        for module, forward in parts:
+            before.append((module, vars(module).get("forward")))
+            module.forward = forward
+        yield
+    finally:
+        for module, earlier in reversed(before):
+            if earlier is None:
+                del module.forward
+            else:
+                module.forward = earlier

@@ -6,15 +6,15 @@ and the entry of the configuration that it finds in the whole network.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from harness.models.cost import ModelCost
-from harness.models.general.network import Network
+from harness.models.general.network import Network, standing_in
 from harness.models.general.probe import check_over_slots
 from harness.models.general.target import GeneralTarget
 from harness.models.general.view import GeneralView
@@ -29,15 +29,8 @@ class _PassingNetwork(Network):
         self.__dict__.update(network.__dict__)
         self.skipped, self._num_outputs = frozenset(skipped), num_outputs
 
-    @contextmanager
-    def _passed_over(self) -> Iterator[None]:
-        for index in self.skipped:
-            self.layers[index].forward = _hand_on(self._num_outputs[index])
-        try:
-            yield
-        finally:
-            for index in self.skipped:
-                del self.layers[index].forward
+    def _passed_over(self) -> AbstractContextManager[None]:
+        return standing_in((self.layers[index], _hand_on(self._num_outputs[index])) for index in self.skipped)
 
     def run(
         self, token_ids: Tensor, positions: Tensor, view: GeneralView | None, asked: tuple[int, ...] = ()
@@ -62,6 +55,7 @@ class _PassingTarget(GeneralTarget):
         self.assumptions = ()
         # its layers are the target's own, some of which it passes over; those of the target's steps alone are compiled
         self._compiled = self._compile_failure = None
+        self._first_cache = None
 
     @property
     def cost(self) -> ModelCost:
@@ -101,8 +95,10 @@ def _num_outputs(target: GeneralTarget, skipped: Collection[int]) -> dict[int, i
         return note
 
     hooks = [target.network.layers[index].register_forward_hook(watch(index)) for index in skipped]
+    cache = target.new_cache(1, 1)
     try:
-        target.new_cache(1, 1)
+        if not target.is_uncounted:
+            target.read_token(cache)
     finally:
         for hook in hooks:
             hook.remove()

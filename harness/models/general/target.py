@@ -5,6 +5,7 @@ Shapes: B rows, T tokens of a row, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedConfig
 from harness.models.cost import ModelCost
 from harness.models.decoder_layer import View
 from harness.models.fused.checks import written
+from harness.models.general.alike_layers import one_of_each_kind
 from harness.models.general.cache import ATTENDED, GeneralCache
 from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache
 from harness.models.general.in_place import DEVICES, windows_in_place
@@ -73,6 +75,8 @@ class GeneralTarget(TargetModel):
         self._compile_failure: str | None = None
         self._must_compile = False
         self._windows: set[int] | str = "not looked at yet"
+        self._first_cache: GeneralCache | None = None
+        """Of one slot of one place."""
         super().__init__(causal_lm, tokenizer, **given)
         self.num_layers = len(self.network.layers)
         self._right_positions = hold_to_original_length(causal_lm)
@@ -111,8 +115,7 @@ class GeneralTarget(TargetModel):
 
     def _num_dimensions(self, cache: GeneralCache) -> int:
         """Those of the states between its layers."""
-        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        _, (states,) = self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1), (self.num_layers - 1,))
+        (states,) = self.read_token(cache, (self.num_layers - 1,))
         return states.dim()
 
     def _attend_through_slots(self) -> None:
@@ -178,6 +181,9 @@ class GeneralTarget(TargetModel):
         self.fusion_obstacle = "its layers are transformers' own (target.layers)"
         return self.fusion_obstacle
 
+    def rehearsed(self) -> AbstractContextManager[None]:
+        return one_of_each_kind(self.network)
+
     @property
     def is_compiled(self) -> bool:
         return self._compiled is not None
@@ -203,20 +209,30 @@ class GeneralTarget(TargetModel):
                 f"drafting.num_speculative_tokens: expected fewer than {READ_AT_ONCE - 1} with {self.name}, whose "
                 f"recurrent states are kept of the tokens of a round, found {rewind - 1}"
             )
-        cache = self.CACHE(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
-        cache.is_in_place = self._reads_in_place(capacity)
-        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        try:
-            # makes all its tensors
-            self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1))
-        except (RuntimeError, NotImplementedError):
-            if self.device.type != "meta":
-                raise
-            # its code reads values, of which there are none here
-            self.is_uncounted = True
+        if self._first_cache is None:
+            self._first_cache = self._cache_of(1, 1)
+            try:
+                self.read_token(self._first_cache)
+            except (RuntimeError, NotImplementedError):
+                if self.device.type != "meta":
+                    raise
+                # its code reads values, of which there are none here
+                self.is_uncounted = True
+        cache = self._cache_of(num_slots, capacity, rewind)
+        cache.make_like(self._first_cache)
         if self.split is not None and self.split.splits_keys and self.device.type == "meta":
             cache.num_shards = self.split.num_ranks
         return cache
+
+    def _cache_of(self, num_slots: int, capacity: int, rewind: int = 0) -> GeneralCache:
+        cache = self.CACHE(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
+        cache.is_in_place = self._reads_in_place(capacity)
+        return cache
+
+    def read_token(self, cache: GeneralCache, asked: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
+        """Read one token at the start of a cache's first slot; returns the states that enter the asked layers."""
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        return self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1), asked)[1]
 
     def _reads_in_place(self, capacity: int) -> bool:
         """Whether attention of forwards of chains over whole slots of a capacity reads keys and values in place."""
