@@ -30,6 +30,7 @@ PROMPT, OUTPUT = 64, 48
 """Tokens."""
 CUT = {"qwen3_next_80b_a3b": (3.36e9, 4, 36)}
 """Of shapes that do not fit: bytes of a layer, layers of a period, and layers at most."""
+DEVICE = os.environ.get("DEVICE", "cuda")
 MOST_LAYERS = "MOST_LAYERS"
 """Variable of the environment of a child."""
 KEPT_FREE_BYTES = 22e9
@@ -47,6 +48,35 @@ CASES: dict[str, list[tuple[tuple[str, str, bool], int, tuple[int, ...]]]] = {
 }
 """Ways to run a shape, requests in flight, draft tokens. In this order, and each beside `generate` with one request."""
 ORDER = ("llama3_8b", "qwen3_30b_a3b", "qwen3_next_80b_a3b", "start", "gpt_oss_20b", "gemma3_12b")
+
+
+class Parts:
+    """Seconds of the parts of a start, in their order."""
+
+    def __init__(self) -> None:
+        self.note: str | None = None
+        """What the backend tells of kernels and steps."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all parts; the next one begins."""
+        self.seconds: dict[str, float] = {}
+        self._began = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        """A part ends, and the next one begins."""
+        now = time.perf_counter()
+        self.seconds[name] = round(now - self._began, 2)
+        self._began = now
+
+    def move(self, source: str, name: str, seconds: float) -> None:
+        """Count seconds of one part as another."""
+        self.seconds[source] = round(self.seconds[source] - seconds, 2)
+        self.seconds[name] = round(seconds, 2)
+
+
+PARTS = Parts()
+"""Of the engine that was made last."""
 
 
 def target_of(shape: str, folder: Path) -> list[str]:
@@ -67,6 +97,8 @@ def target_of(shape: str, folder: Path) -> list[str]:
 
 def engine_of(target: list[str], way: tuple[str, str, bool], num_requests: int, num_drafted: int, store: Any) -> Any:
     """(backend, engine, requests), ready to run."""
+    import torch
+
     from harness.backends.local.local import LocalBackend
     from harness.models.general import compiled, experts, in_place, joint_products
     from harness.models.general import target as general_target
@@ -78,7 +110,7 @@ def engine_of(target: list[str], way: tuple[str, str, bool], num_requests: int, 
     experts.MAX_ROUTED = 0 if kernels == "old" else 256
     compiled.joined = (lambda layer: []) if kernels == "old" else joint_products.joined
     overrides = [
-        *(*target, f"target.layers={layers}", "backend.device={}".format(os.environ.get("DEVICE", "cuda"))),
+        *(*target, f"target.layers={layers}", f"backend.device={DEVICE}"),
         *("backend.dtype=bfloat16", "backend.graphs=true", f"workload.num_requests={num_requests}"),
         *("workload.num_turns=1", f"workload.prompt_tokens={PROMPT}", "decoding.temperature=1.0"),
         *(f"decoding.max_new_tokens={OUTPUT}", "decoding.ignore_eos=true"),
@@ -90,12 +122,25 @@ def engine_of(target: list[str], way: tuple[str, str, bool], num_requests: int, 
         overrides.remove("drafter=none")
         overrides += ["drafter=ngram", drafted, "verification=probabilistic"]
     (cell,) = (each for each in compose_plan(overrides, "rounds").cells if each.is_baseline == (not num_drafted))
+    PARTS.end("plan")
     played = conversations(load_prompts(cell.workload, cell.seed), cell.workload, cell.seed)
     backend = LocalBackend(cell, store)
+    PARTS.end("checked on meta")
     backend.prepare(played)
+    PARTS.end("memory counted, kernels looked up")
+    target = backend.target
+    if target.device.type == "cuda":
+        torch.cuda.synchronize()
+    PARTS.end("weights")
     requests = [request for request in map(backend.requests.first, played) if request is not None]
-    engine = backend.engine_of_cell.engine()
+    engine, layers_s = backend.engine_of_cell.engine(), target.compile_s
+    PARTS.end("caches")
+    # its kernels are compiled, and its steps captured
+    engine = backend.ready_engine()
     engine.prepare()
+    PARTS.end("kernels and capture")
+    PARTS.move("kernels and capture", "layers compiled", target.compile_s - layers_s)
+    PARTS.note = backend.start_note
     return backend, engine, requests
 
 
@@ -224,20 +269,38 @@ def one_request(target: list[str], way: tuple[str, str, bool], store: Any, shape
 
 
 def start() -> None:
-    """One compiled target to its first step, in this process: tells when it was ready."""
-    from harness.backends.local.model_store import ModelStore
+    """One compiled target to its first step, in this process: tells when it was ready, and what took how long."""
+    PARTS.begin()
+    import torch
 
+    PARTS.end("import torch")
+    import transformers.modeling_utils
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    PARTS.end("import transformers")
+    from harness.backends.local.model_store import ModelStore
+    from harness.models.general import load, random  # noqa: F401
+
+    PARTS.end("import harness")
+    import torch._inductor.compile_fx
+
+    PARTS.end("import torch's compiler")
+    if DEVICE == "cuda":
+        torch.zeros(1, device=DEVICE)
+    PARTS.end("device")
     _, engine, _ = engine_of(target_of("llama3_8b", Path()), BOTH, 16, 0, ModelStore())
     row = {"shape": "llama3_8b", "ready_at": time.time(), "compile_s": engine.target.compile_s}
-    print(json.dumps(row), flush=True)
+    print(json.dumps(row | {"parts_s": PARTS.seconds, "note": PARTS.note}), flush=True)
     if len(sys.argv) > 3:
         # another size: what was compiled is shared
         engine = None
         gc.collect()
+        PARTS.begin()
         began = time.time()
         _, engine, _ = engine_of(target_of("llama3_8b", Path()), BOTH, 8, 0, ModelStore())
         row = {"shape": "llama3_8b", "requests": 8, "other_size_s": time.time() - began}
-        print(json.dumps(row | {"compile_s": engine.target.compile_s}), flush=True)
+        row |= {"compile_s": engine.target.compile_s, "parts_s": PARTS.seconds, "note": PARTS.note}
+        print(json.dumps(row), flush=True)
 
 
 def tell_where(thread: int) -> None:
@@ -280,7 +343,13 @@ class Runs:
                 self._child(device, ["--shape", name, "--until", str(self._deadline)], {}, name)
 
     def _cache_of(self, folder: str) -> dict[str, str]:
-        return {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": "inductor",
+            "TRITON_CACHE_DIR": "triton",
+            "PYTHONPYCACHEPREFIX": "bytecode",
+        }
+        # empty: Python keeps the bytecode of what it imports
+        return {name: f"{folder}/{each}" for name, each in caches.items()} | {"PYTHONDONTWRITEBYTECODE": ""}
 
     def _child(self, device: str, words: list[str], environment: dict[str, str], name: str) -> None:
         began = time.time()
@@ -299,6 +368,7 @@ class Runs:
                     row = json.loads(line)
                     if "ready_at" in row:
                         row["from_nothing_s"] = row.pop("ready_at") - began
+                        row["parts_s"]["process"] = round(row["from_nothing_s"] - sum(row["parts_s"].values()), 2)
                         row["start"] = name
                     self._keep(row)
             timer.cancel()
