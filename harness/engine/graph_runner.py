@@ -83,7 +83,9 @@ class GraphRunner:
         self.step = step
         self._max_prefill_tokens_with_decodes = max_prefill_tokens_with_decodes
         self._largest_depth = step.num_speculative_tokens if depths is None else max(depths(num_slots))
-        self.sizes = step_sizes(num_slots, self._largest_depth, max_prefill_tokens_with_decodes, depths)
+        # a prompt has one row of a step of a recurrent model
+        max_rows = num_slots if step.is_recurrent else None
+        self.sizes = step_sizes(num_slots, self._largest_depth, max_prefill_tokens_with_decodes, depths, max_rows)
         self._by_depth: dict[int, list[StepSize]] = {}
         for size in self.sizes:
             self._by_depth.setdefault(size.depth, []).append(size)
@@ -266,6 +268,7 @@ def step_sizes(
     num_speculative_tokens: int,
     max_prefill_tokens_with_decodes: int | None = None,
     depths: DepthsOf | None = None,
+    max_prompt_rows: int | None = None,
 ) -> list[StepSize]:
     """The sizes that are captured, from the smallest: without prompts for powers of two of slots, with them for all.
 
@@ -281,6 +284,7 @@ def step_sizes(
     Args:
         num_speculative_tokens: K.
         depths: the depths that rounds of so many requests, or fewer, may have; None where all have K.
+        max_prompt_rows: rows of prompts of a step at most; None for as many as hold MAX_PREFILL_TOKENS.
     """
     chosen = depths or (lambda num_requests: (num_speculative_tokens,))
     found = [StepSize(each, 0, depth) for each in _powers(1, num_slots) for depth in sorted(chosen(each))]
@@ -289,6 +293,8 @@ def step_sizes(
         if max_prefill_tokens_with_decodes is not None:
             filled = max(1, max_prefill_tokens_with_decodes // tokens_of_group(depth + 1))
             rows |= {min(filled * rows_of_group(depth + 1), max_prefill_rows(depth + 1))}
+        if max_prompt_rows is not None:
+            rows = {min(each, max_prompt_rows) for each in rows}
         found += [StepSize(num_slots, each, depth) for each in sorted(rows)]
     return found
 

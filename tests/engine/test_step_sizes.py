@@ -50,6 +50,8 @@ def test_sizes_hold_every_plan_and_are_few():
     assert [size.num_prompt_rows for size in step_sizes(12, 0)[5:]] == [
         16 * groups for groups in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     ]
+    few = step_sizes(12, 3, max_prompt_rows=12)
+    assert [size.num_prompt_rows for size in few[5:]] == [8, 12], "a prompt has one row of a recurrent model's step"
     assert step_sizes(1, MAX_PREFILL_TOKENS) == [StepSize(1, rows, MAX_PREFILL_TOKENS) for rows in (0, 1)]
 
 

@@ -23,7 +23,7 @@ from harness.models.general.compiled import CompiledLayers, LayerView
 from harness.models.general.target import GeneralTarget
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import conversations, load_prompts
-from tests.support.any_models import VOCAB_SIZE, tiny_model
+from tests.support.any_models import VOCAB_SIZE, tiny_config, tiny_model
 from tests.support.tiny_engines import engine_over, requests_of
 
 COMPILE = torch.compile
@@ -36,11 +36,11 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(COMPILE, backend="aot_eager"))
 
 
-def tokens(target: GeneralTarget) -> list[tuple[int, ...]]:
+def tokens(target: GeneralTarget, num_drafted: int = 3) -> list[tuple[int, ...]]:
     """Of three requests in two slots, by steps of fixed sizes; drafts are rejected."""
     generator = torch.Generator().manual_seed(5)
     prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5)]
-    engine = engine_over(target, NgramDrafter(3, 1), DrafterShape(2, 40, 3, VOCAB_SIZE), 8, graphs=True)
+    engine = engine_over(target, NgramDrafter(3, 1), DrafterShape(2, 40, num_drafted, VOCAB_SIZE), 8, graphs=True)
     found = engine.run(requests_of(prompts), lambda record: None)
     assert found.num_invalid == 0
     return [record.output_token_ids for record in sorted(found.requests, key=lambda record: int(record.prompt_id))]
@@ -62,8 +62,22 @@ def test_the_tokens_are_those_of_layers_as_they_are(model_type, num_kinds, devic
         found.append(tokens(target))
     assert found[0] == found[1] and target.is_compiled and target.compile_s > 0 and target.fallbacks == ()
     assert target.new_cache(2, 40).is_in_place is bool(devices)
-    # for steps of one row, and of more
+    # for steps of one row, and of more; of layers with states one for all steps, and one of their mixers
     assert counters["stats"]["unique_graphs"] == 2 * num_kinds
+
+
+def test_no_graph_is_of_a_number_of_drafts_or_of_layers_with_states():
+    """Would catch mixers that are compiled for each depth, layer or ring of states."""
+    num_graphs = []
+    for num_drafted, num_periods in ((2, 1), (5, 3)):
+        config = tiny_config("qwen3_next")
+        config.layer_types = ["linear_attention", "linear_attention", "full_attention"] * num_periods
+        config.num_hidden_layers = len(config.layer_types)
+        plain, target = (GeneralTarget(tiny_model("qwen3_next", config), None) for _ in range(2))
+        assert target.compile(is_asked=True) is None
+        assert tokens(target, num_drafted) == tokens(plain, num_drafted) and target.fallbacks == ()
+        num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs == [4, 4]
 
 
 def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypatch):

@@ -18,16 +18,20 @@ import torch
 from torch import Tensor
 
 from harness.models.general.cache import GeneralCache, Kept
-from harness.models.general.compiled_states import StateView
+from harness.models.general.compiled_states import HeldStates, MixerCall, StateView, TokenRows
 from harness.models.general.in_place import is_rows_in_place
 from harness.models.general.joint_products import joined
 from harness.models.general.network import Network, standing_in
+from harness.models.general.states import States
 from harness.models.general.view import GeneralView
 
 MAX_VARIANTS = 256
 """Of one layer's code: kinds of layers, times cases of sizes, times lengths of slots."""
 MIN_PARAMETERS = 1_000_000_000
 """Of a target that is compiled without being asked for: below, a step is too short to pay for compiling."""
+
+ALIASING = "check_custom_op_aliasing"
+"""Torch's setting for a check of custom operations."""
 
 
 class LayerView:
@@ -37,8 +41,6 @@ class LayerView:
         self.key, self.value = (view.cache.tensors[Kept(kind, layer_idx)] for kind in ("key", "value"))
         self.slots, self.places = view.slots, view.places
         self.is_in_place = view.is_in_place
-        self.sized = self.slots, self.places
-        """Tensors that have rows."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -58,6 +60,7 @@ class _Watched(GeneralView):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.asked: list[tuple[str, int]] = []
+        self.states: _WatchedStates = _WatchedStates(self)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *given: object, **others: object) -> Any:
         self.asked.append(("key", layer_idx))
@@ -84,13 +87,30 @@ class _Watched(GeneralView):
         return super().update_recurrent_state(recurrent_states, layer_idx, *given, **others)
 
 
+class _WatchedStates(States):
+    """States that note how mixers are called."""
+
+    def __init__(self, view: GeneralView) -> None:
+        super().__init__(view)
+        self.calls: list[MixerCall] = []
+
+    def run(self, mixer: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        here = tuple(self._written_down(each) for each in args)
+        named = {name: self._written_down(each) for name, each in kwargs.items()}
+        self.calls.append(MixerCall(mixer, here, named))
+        return super().run(mixer, hidden_states, *args, **kwargs)
+
+    def _written_down(self, given: object) -> object:
+        return HeldStates if given is self._view else given
+
+
 class LayerOfCache(NamedTuple):
     """What one layer of a network does with a cache."""
 
     number: int
     """Of the one layer of the cache that it asks for."""
-    has_states: bool
-    """Whether it asks for recurrent states there, else for keys and values."""
+    mixer: MixerCall | None
+    """Its call where it asks for recurrent states there; None where it asks for keys and values."""
 
 
 def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfCache]:
@@ -106,21 +126,28 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfC
     view = _Watched(cache, slice(0, 1), zero, 1)
     # layers of a cache ask it, in versions of transformers before
     cache.in_use = view
-    num_asked: list[int] = []
-    hooks = [layer.register_forward_pre_hook(lambda *_: num_asked.append(len(view.asked))) for layer in network.layers]
+    begins: list[tuple[int, int]] = []
+
+    def begin(*_: object) -> None:
+        begins.append((len(view.asked), len(view.states.calls)))
+
+    hooks = [layer.register_forward_pre_hook(begin) for layer in network.layers]
     try:
         network.run(zero, zero, view)
     finally:
         for hook in hooks:
             hook.remove()
-    ends = [*num_asked[1:], len(view.asked)]
-    asked = [view.asked[first:end] for first, end in zip(num_asked, ends, strict=True)]
+    ends = [*begins[1:], (len(view.asked), len(view.states.calls))]
     found = {}
-    for index, each in enumerate(asked):
-        kinds, numbers = ({item[place] for item in each} for place in (0, 1))
-        has_states = bool(kinds) and kinds <= {"conv", "recurrent"}
-        if len(numbers) == 1 and (has_states or [item[0] for item in each] == ["key"]):
-            found[index] = LayerOfCache(each[0][1], has_states)
+    for index, (begun, ended) in enumerate(zip(begins, ends, strict=True)):
+        asked, calls = view.asked[begun[0] : ended[0]], view.states.calls[begun[1] : ended[1]]
+        kinds, numbers = ({item[place] for item in asked} for place in (0, 1))
+        if len(numbers) != 1:
+            continue
+        if [item[0] for item in asked] == ["key"]:
+            found[index] = LayerOfCache(asked[0][1], None)
+        elif kinds <= {"conv", "recurrent"} and len(calls) == 1 and not calls[0].gets_tensors:
+            found[index] = LayerOfCache(asked[0][1], calls[0])
     return found
 
 
@@ -133,6 +160,11 @@ class CompiledLayers:
         self._layer_of = layer_of
         self._compiled: dict[int, Callable[..., Any]] = {
             index: torch.compile(network.layers[index].forward, fullgraph=True) for index in layer_of
+        }
+        self._mixers = {
+            index: torch.compile(layer.mixer.of_token(), fullgraph=True)
+            for index, layer in layer_of.items()
+            if layer.mixer is not None
         }
         self._joined = [part for index in layer_of for part in joined(network.layers[index])]
         self.seconds = 0.0
@@ -148,35 +180,59 @@ class CompiledLayers:
     @property
     def has_states(self) -> bool:
         """Whether layers with recurrent states are among them."""
-        return any(layer.has_states for layer in self._layer_of.values())
+        return bool(self._mixers)
 
     def without_states(self, obstacle: str) -> CompiledLayers | None:
         """The same without layers that have recurrent states; None if there are no others."""
-        others = {index: layer for index, layer in self._layer_of.items() if not layer.has_states}
+        others = {index: layer for index, layer in self._layer_of.items() if layer.mixer is None}
         return CompiledLayers(self._network, others, obstacle) if others else None
 
     @contextmanager
     def running(self, view: GeneralView) -> Iterator[None]:
         """Let layers run compiled in a forward; it reads chains over whole slots."""
-        compiled = [(self._network.layers[index], self._in_place_of(index, view)) for index in self._compiled]
+        rows = TokenRows(view) if self._mixers else None
+        compiled = [(self._network.layers[index], self._in_place_of(index, view, rows)) for index in self._compiled]
         with standing_in((*compiled, *self._joined)):
             yield
 
-    def _in_place_of(self, index: int, view: GeneralView) -> Callable[..., Any]:
-        (number, has_states), (num_rows, num_tokens) = self._layer_of[index], view.positions.shape
-        own: LayerView | StateView = StateView(view, number) if has_states else LayerView(view, number)
+    def _in_place_of(self, index: int, view: GeneralView, rows: TokenRows | None) -> Callable[..., Any]:
+        mixer, number = self._mixers.get(index), self._layer_of[index].number
+        if mixer is None or rows is None:
+            return self._with_keys(index, view, LayerView(view, number))
+        return self._with_states(index, view, StateView(view, rows, number, mixer))
+
+    def _with_keys(self, index: int, view: GeneralView, own: LayerView) -> Callable[..., Any]:
+        """The forward of a layer with keys and values."""
+        num_rows, num_tokens = view.positions.shape
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            args = tuple(own if given is view else given for given in args)
-            kwargs = {name: own if given is view else given for name, given in kwargs.items()}
-            _free_sizes([args, tuple(kwargs.values()), *own.sized], num_rows, num_tokens)
+            args, kwargs = _given(own, view, args, kwargs)
+            _free_sizes([args, tuple(kwargs.values()), own.slots, own.places], num_rows, num_tokens)
             return self._run(index, args, kwargs)
+
+        return forward
+
+    def _with_states(self, index: int, view: GeneralView, own: StateView) -> Callable[..., Any]:
+        """The forward of a layer with states; outside its mixer every token is alike, and of one row.
+
+        One graph is then of all numbers of rows and of tokens.
+        """
+
+        def forward(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _given(own, view, args, kwargs)
+            size = hidden_states.shape
+            in_one_row = hidden_states.reshape(1, -1, size[-1])
+            _free_sizes(in_one_row, 1, in_one_row.shape[1])
+            with own.running():
+                found = self._run(index, (in_one_row, *args), kwargs)
+            return found.view(size) if isinstance(found, Tensor) else (found[0].view(size), *found[1:])
 
         return forward
 
     def _run(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from torch._dynamo import config
         from torch._dynamo.utils import counters
+        from torch._functorch import config as operations_config
         from torch._inductor import config as kernels_config
 
         from harness.models.general.same_products import SameProducts
@@ -186,11 +242,23 @@ class CompiledLayers:
         with (
             config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False),
             kernels_config.patch(post_grad_custom_pre_pass=SameProducts()),
+            # versions of torch that check an operation's first call would compile a mixer in it for that alone
+            operations_config.patch({name: False for name in (ALIASING,) if hasattr(operations_config, name)}),
         ):
             found = self._compiled[index](*args, **kwargs)
         if counters["stats"]["unique_graphs"] != num_before:
             self.seconds += time.perf_counter() - began
         return found
+
+
+def _given(
+    own: object, view: GeneralView, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a layer is given, with its own view in the place of the forward's."""
+    return (
+        tuple(own if given is view else given for given in args),
+        {name: own if given is view else given for name, given in kwargs.items()},
+    )
 
 
 def _free_sizes(given: Any, num_rows: int, num_tokens: int) -> None:

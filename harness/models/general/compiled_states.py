@@ -1,34 +1,96 @@
 """The recurrent and convolution states of one layer, in the slots of one forward, for a layer that torch compiles.
 
-The rules are those of `harness.models.general.states`; here nothing is changed but tensors of the cache, so that torch
-traces a mixer through it. Tokens are read one by one, and each by an object of its own.
+The rules are those of `harness.models.general.states`. A mixer is compiled as one that reads one token of each row, by
+itself: in its layer's graph stands a custom operation (`mix_tokens`) that calls it token by token. So no graph grows
+with the number of tokens, and steps of all depths share the mixer's. What an operation calls is no part of a graph,
+and layers of one kind share theirs; hence the states of the layer that runs are told beside it (`StateView.running`).
 
 Shapes: B rows, T tokens of a row, C channels, S slots, R places of a ring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from harness.models.general.custom_ops import NAMESPACE
 from harness.models.general.states import CONV, RECURRENT
 from harness.models.general.view import GeneralView
+
+
+class HeldStates:
+    """Stands for what a mixer gets in the place of a cache, in a call that is written down."""
+
+
+class MixerCall(NamedTuple):
+    """How a layer calls its mixer."""
+
+    forward: Callable[..., Tensor]
+    args: tuple[object, ...]
+    """Behind the states of its tokens."""
+    kwargs: dict[str, object]
+
+    @property
+    def gets_tensors(self) -> bool:
+        """Whether it is given tensors beside the states of its tokens."""
+        return any(isinstance(each, Tensor) for each in (*self.args, *self.kwargs.values()))
+
+    def of_token(self) -> Callable[[Tensor, TokenStates], Tensor]:
+        """The mixer of one token of each row, [B, 1, H]; torch takes functions of one code for the same."""
+        forward, args, kwargs = self
+
+        def mix(hidden_states: Tensor, states: TokenStates) -> Tensor:
+            given = [states if each is HeldStates else each for each in args]
+            named = {name: states if each is HeldStates else each for name, each in kwargs.items()}
+            output = forward(hidden_states, *given, **named)
+            states.keep_changed()
+            return output
+
+        return mix
+
+
+class TokenRows:
+    """Where the tokens of a forward lie, token by token of its rows; one row alone stands there twice.
+
+    Torch takes a size of 1 for a case of its own. Twice the same is written then.
+    """
+
+    def __init__(self, view: GeneralView) -> None:
+        self.num_rows, self.num_tokens = view.positions.shape
+        self.slots = self._twice(view.slots)
+        """[B or 2] int64."""
+        self.positions = [self._twice(column).contiguous() for column in view.positions.unbind(1)]
+        """T times [B or 2] int64."""
+
+    def _twice(self, of_rows: Tensor) -> Tensor:
+        return torch.cat([of_rows, of_rows]) if self.num_rows == 1 else of_rows
+
+    def tokens(self, hidden_states: Tensor) -> list[Tensor]:
+        """T times [B or 2, 1, H] of [1, B * T, H], in one layout whatever T is."""
+        by_token = self._twice(hidden_states.view(self.num_rows, self.num_tokens, -1)).transpose(0, 1).contiguous()
+        return [states.unsqueeze(1) for states in by_token.unbind()]
+
+    def together(self, outputs: list[Tensor]) -> Tensor:
+        """[1, B * T, H] of T times [B or 2, 1, H]."""
+        return torch.cat(outputs, dim=1)[: self.num_rows].view(1, self.num_rows * self.num_tokens, -1)
 
 
 class StateView:
     """What modeling code gets in the place of a cache."""
 
-    def __init__(self, view: GeneralView, layer_idx: int) -> None:
-        self.kept = {
+    def __init__(
+        self, view: GeneralView, rows: TokenRows, layer_idx: int, mixer: Callable[[Tensor, TokenStates], Tensor]
+    ) -> None:
+        """mixer: compiled, of `MixerCall.of_token`."""
+        self._kept = {
             (key.kind, key.number): tensor for key, tensor in view.cache.states.items() if key.layer == layer_idx
         }
-        """[S, R, ...] of each kind and number."""
-        self.slots, self.positions = view.slots, view.positions
-        self.sized = self.slots, self.positions
-        """Tensors that have rows."""
+        self._rows, self._mixer = rows, mixer
 
     @property
     def states(self) -> StateView:
@@ -36,29 +98,69 @@ class StateView:
         return self
 
     def run(self, mixer: Callable[..., Tensor], hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Run a mixer of the layer on [B, T, H]."""
+        """Run a mixer of the layer on [1, B * T, H]; in the layer's graph."""
+        mixed: Tensor = torch.ops.rejection_lab_layers.mix_tokens(hidden_states)
+        return mixed
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let `mix_tokens` be of this layer."""
+        before = _RUNNING.set(self)
+        try:
+            yield
+        finally:
+            _RUNNING.reset(before)
+
+    def mix(self, hidden_states: Tensor) -> Tensor:
+        """Read [1, B * T, H] token by token."""
+        from torch._dynamo import maybe_mark_dynamic
+
+        rows = self._rows
+        # numbers of slots and of places differ between engines
+        for kept in self._kept.values():
+            maybe_mark_dynamic(kept, [0, 1])
         outputs = []
-        for token, states in enumerate(hidden_states.split(1, dim=1)):
-            here = _TokenStates(self, self.positions[:, token])
-            given = [here if each is self else each for each in args]
-            named = {name: here if each is self else each for name, each in kwargs.items()}
-            outputs.append(mixer(states, *given, **named))
-            here.keep_changed()
-        return torch.cat(outputs, dim=1)
+        for states, positions in zip(rows.tokens(hidden_states), rows.positions, strict=True):
+            for sized in (states, positions, rows.slots):
+                maybe_mark_dynamic(sized, 0)
+            outputs.append(self._mixer(states, TokenStates(self._kept, rows.slots, positions)))
+        return rows.together(outputs)
 
 
-class _TokenStates:
+_RUNNING: ContextVar[StateView] = ContextVar("_RUNNING")
+
+
+def mix_tokens(
+    # [1, B * T, H]
+    hidden_states: Tensor,
+) -> Tensor:
+    """[1, B * T, H], by the mixer of the layer that runs."""
+    return _RUNNING.get().mix(hidden_states)
+
+
+_MIX = torch.library.custom_op(f"{NAMESPACE}::mix_tokens", mix_tokens, mutates_args=())
+
+
+@_MIX.register_fake
+def _(hidden_states: Tensor) -> Tensor:
+    return hidden_states.new_empty(hidden_states.shape)
+
+
+class TokenStates:
     """The states before one token of each row, as modeling code asks a cache of transformers for them."""
 
     record_past = True
 
     def __init__(
         self,
-        of_layer: StateView,
+        # [S, R, ...] of each kind and number
+        kept: dict[tuple[str, int], Tensor],
+        # [B] int64
+        slots: Tensor,
         # [B] int64
         positions: Tensor,
     ) -> None:
-        self._layer, self._positions = of_layer, positions
+        self._kept, self._slots, self._positions = kept, slots, positions
         self._handed: dict[tuple[str, int], Tensor] = {}
         """What modeling code got, and may change in place instead of giving a new one back."""
 
@@ -68,16 +170,16 @@ class _TokenStates:
             self._write(kind, number, state)
 
     def _before(self, kind: str, number: int) -> Tensor:
-        kept = self._layer.kept[kind, number]
-        state = kept[self._layer.slots, (self._positions - 1) % kept.shape[1]]
+        kept = self._kept[kind, number]
+        state = kept[self._slots, (self._positions - 1) % kept.shape[1]]
         is_first = (self._positions == 0).view(-1, *[1] * (state.ndim - 1))
         state = state.masked_fill(is_first, 0)
         self._handed[kind, number] = state
         return state
 
     def _write(self, kind: str, number: int, state: Tensor) -> None:
-        kept = self._layer.kept[kind, number]
-        kept.index_put_((self._layer.slots, self._positions % kept.shape[1]), state.to(kept.dtype))
+        kept = self._kept[kind, number]
+        kept.index_put_((self._slots, self._positions % kept.shape[1]), state.to(kept.dtype))
 
     # what modeling code calls
 
@@ -129,17 +231,17 @@ class _TokenStates:
 class _OneLayer:
     """Every layer of a cache is the one that runs."""
 
-    def __init__(self, states: _TokenStates) -> None:
+    def __init__(self, states: TokenStates) -> None:
         self._states = states
 
-    def __getitem__(self, layer_idx: int) -> _TokenStates:
+    def __getitem__(self, layer_idx: int) -> TokenStates:
         return self._states
 
 
 class _BeforeByNumber:
     """The recurrent states before a token."""
 
-    def __init__(self, states: _TokenStates) -> None:
+    def __init__(self, states: TokenStates) -> None:
         self._states = states
 
     def __getitem__(self, state_idx: int) -> Tensor:
