@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.config.cell import CellConfig
-from harness.config.models import Confidence, Layers
+from harness.config.models import Confidence, Layers, with_shown_paths
 from harness.config.sampling import EDITS
 from harness.config.sections import GOODPUT_LIMITS, DecodingConfig
 from harness.config.usage import normal_form, without_settings
@@ -125,9 +125,11 @@ def _may_draw_coupled_noise(cell: CellConfig) -> bool:
 def key_without(config: CellConfig | Mapping[str, Any], *settings: str) -> str:
     """Normal-form text of all settings but some: equal for cells that differ in those at most.
 
+    A model in a cache is what is in its folder, wherever the cache lies.
+
     Args:
         config: of a cell or of its record.
         settings: sections (`verification`) or settings (`drafting.sampling`) that are left out.
     """
-    plain = plain_values(config)
+    plain = with_shown_paths(plain_values(config))
     return json.dumps(without_settings(plain, settings), sort_keys=True)

@@ -6,11 +6,11 @@ Knows neither torch nor Hydra.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Weights(Enum):
@@ -30,14 +30,28 @@ _SNAPSHOT = re.compile(r"models--([^/]+)/snapshots/[^/]+/?$")
 
 UNPACKED = "unpacked/"
 """What `shown_path` of a folder of packed weights begins with."""
-_KEPT = re.compile(rf"^.*/((?:gguf/[^/]+-[0-9a-f]{{12}}|{UNPACKED}[0-9a-f]{{16}}/[^/]+)/?)$")
-"""Folders that harness.models.kept_folders wrote into the user's cache."""
+_KEPT = re.compile(rf"^.*/(gguf/[^/]+-[0-9a-f]{{12}}|{UNPACKED}[0-9a-f]{{16}}/[^/]+|models--[^/]+/snapshots/[^/]+)/?$")
+"""Folders that harness.models.kept_folders wrote into the user's cache, and snapshots of a Hub cache."""
 
 
 def shown_path(path: str) -> str:
-    """A path as tables have it: of a model that was written into the user's cache, the part that says what is in it."""
+    """A path as tables have it, the same for the same model in another cache.
+
+    Of a model in the user's cache, or in that of the Hub, it is the part that says what is in it.
+    """
     found = _KEPT.match(path)
     return found[1] if found else path
+
+
+def with_shown_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a cell or record, sections as mappings, with the paths of its models as `shown_path` has them."""
+    models = {name: config.get(name) for name in ("target", "drafter")}
+    shown = {
+        name: {**model, "path": shown_path(model["path"])}
+        for name, model in models.items()
+        if isinstance(model, Mapping) and model.get("path")
+    }
+    return {**config, **shown}
 
 
 def checkpoint_name(path: str) -> str:

@@ -15,7 +15,7 @@ from harness.config.cell import UNIONS, CellConfig
 from harness.config.depth import PLANNER
 from harness.config.drafter import DrafterKind
 from harness.config.drafting import OF_CHAINS
-from harness.config.models import shown_path
+from harness.config.models import with_shown_paths
 from harness.config.tree import is_chain
 from harness.config.union import Union
 from harness.config.view import SettingsView
@@ -179,10 +179,7 @@ def used_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The same, nested likewise; a section of which nothing is used is left out, and paths are those of tables.
     """
-    kept = without_settings(config, unused_settings(SettingsView.of_record(config)))
-    for section in ("target", "drafter"):
-        if path := kept.get(section, {}).get("path"):
-            kept[section] = {**kept[section], "path": shown_path(path)}
+    kept = with_shown_paths(without_settings(config, unused_settings(SettingsView.of_record(config))))
     return {section: value for section, value in kept.items() if value != {}}
 
 

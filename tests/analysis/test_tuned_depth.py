@@ -406,6 +406,11 @@ def test_a_check_on_the_prompts_or_another_pair_than_were_tuned_is_refused():
     settings = own[0].scheduled.record.config
     settings["workload"]["path"] = "others.jsonl"
     check_apart(measured, own)
+    for cells, cache in ((measured, "/one/cache"), ([own[0].scheduled], "/two/cache")):
+        for each in cells:
+            if not each.is_baseline:
+                each.record.config["drafter"]["path"] = f"{cache}/unpacked/0123456789abcdef/eagle3"
+    check_apart(measured, own)
     settings["drafter"]["kind"] = "mtp"
     with pytest.raises(ValueError, match="found another drafter in it"):
         check_apart(measured, own)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from experiments.check_head import main
+from harness.checks.head import references
 from harness.checks.head.forced import Forced, Reading
 from harness.checks.head.prompts import turns_alike
 from harness.checks.head.protocol import Runs, compose
@@ -285,6 +286,23 @@ def test_references_are_of_pairs_that_the_settings_name():
     prompts = compose(["drafter=eagle3"]).prompts
     assert {item.fields["prompts"] for item in own} == {prompts}, "of the prompts that the protocol has today"
     assert all(item.fields["source"] and item.fields["engine"] for item in found.values())
+
+
+def test_a_reference_is_found_whatever_cache_the_models_lie_in(tmp_path, monkeypatch):
+    """Would catch a file that names a folder of the user who wrote it, which no other user's pair has."""
+    monkeypatch.setattr(references, "FOLDER", tmp_path)
+    standard = compose(["drafter=eagle3"])
+
+    def in_cache(cache, digest="0123456789abcdef"):
+        target = replace(standard.cell.target, path=f"{cache}/gguf/small.Q4_1-0123456789ab")
+        drafter = replace(standard.cell.drafter, path=f"{cache}/unpacked/{digest}/eagle3")
+        return replace(standard.cell, target=target, drafter=drafter)
+
+    text = references.reference_text(in_cache("/one/cache"), standard.prompts, {0.0: {}}, "engine", "template")
+    (tmp_path / "small.yaml").write_text(text)
+    assert "/one/cache" not in text
+    assert [item.name for item in references.references_of(in_cache("/two/cache"))] == ["small"]
+    assert references.references_of(in_cache("/two/cache", digest="0123456789abcdee")) == []
 
 
 def test_a_reference_is_of_the_same_work():

@@ -118,6 +118,20 @@ def test_a_record_older_than_a_section_is_read():
     assert "constraint" not in used_settings(older) and used_settings(older)["drafter"] == {"kind": "none"}
 
 
+def test_a_model_is_what_its_folder_in_a_cache_holds():
+    """Would catch the same head in the caches of two users as two drafters, and two heads of one name as one."""
+    tails = ("unpacked/0123456789abcdef/eagle3", "unpacked/0123456789abcdee/eagle3", "gguf/a.Q4_1-0123456789ab")
+    tails += ("models--org--head/snapshots/0a1b", "models--org--head/snapshots/0a1c", "mine/eagle3")
+
+    def keys(cache):
+        paths = (f"{cache}/{tail}" for tail in tails)
+        return [key_without(cell(f"drafter.kind=eagle3 drafter.path={path} target.path={path}")) for path in paths]
+
+    one, other = keys("/one/cache"), keys("/two/cache")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 5 + [False], "a folder of the user's own"
+    assert len({*one}) == len(tails)
+
+
 def test_cells_that_differ_in_named_settings_alone_have_one_key():
     one, other = cell("drafter.kind=mtp verification.method=strict"), cell("drafter.kind=mtp drafting.sampling=greedy")
     named = "verification", "drafting.sampling"

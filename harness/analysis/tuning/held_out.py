@@ -23,6 +23,7 @@ from harness.analysis.estimates import Estimate
 from harness.analysis.intervals import MIN_BLOCKS, mean_interval
 from harness.analysis.tuning.from_runs import SETTINGS, arrives
 from harness.config.arrivals import rate_at, read_rates
+from harness.config.models import with_shown_paths
 from harness.records.request import RequestRecord
 
 WITHIN = 0.97
@@ -149,7 +150,8 @@ def check_apart(measured: Sequence[CellResult], loads: Sequence[HeldOut]) -> Non
     first = next(cell for cell in measured if not cell.is_baseline)
     for load in loads:
         cell = next(cell for cell in (load.scheduled, *load.fixed) if not cell.is_baseline)
-        other = [name for name in PAIR if cell.record.config[name] != first.record.config[name]]
+        here, there = (with_shown_paths(each.record.config) for each in (cell, first))
+        other = [name for name in PAIR if here[name] != there[name]]
         other += ["temperature"] if cell["temperature"] != first["temperature"] else []
         if other:
             raise ValueError(

@@ -2,7 +2,8 @@
 
 Fields of a file; all have to be there, `counts` or `rates`:
 
-    target, drafter, path     as in the settings: target.path or its name, drafter.kind, drafter.path (null: built in)
+    target, drafter, path     as in the settings: target.path or its name, drafter.kind, drafter.path (null: built in);
+                              of a model in a cache the part that says what is in it (gguf/NAME-DIGEST)
     protocol                  check-head, or in words how the numbers of another one were measured
     engine, source            what measured them, and where they are stated
     template, thinking        chat template and switch; null where the source does not say
@@ -27,6 +28,7 @@ import yaml
 
 from harness.checks.head.protocol import Protocol
 from harness.config.cell import CellConfig
+from harness.config.models import shown_path
 from harness.config.schema import SettingsError, did_you_mean
 from harness.records.counts import DraftCounts
 
@@ -115,14 +117,19 @@ def references_of(cell: CellConfig, name: str | None = None) -> list[Reference]:
                 f"--reference: expected one of {', '.join(names)}, found {name!r}{did_you_mean(name, names)}"
             )
         return [item for item in there if item.name == name]
-    target, drafter = cell.target.path or cell.target.name, cell.drafter
-    pair = (_plain(target), drafter.kind.value, _plain(drafter.path))
-    found = [
-        item
-        for item in there
-        if (_plain(item.fields["target"]), item.fields["drafter"], _plain(item.fields["path"])) == pair
-    ]
+    pair = pair_of(cell)
+    found = [item for item in there if all(_plain(item.fields[name]) == _plain(value) for name, value in pair.items())]
     return sorted(found, key=lambda item: not item.is_own)
+
+
+def pair_of(cell: CellConfig) -> dict[str, str | None]:
+    """The models of a pair, as references name them."""
+    target, path = cell.target.path or cell.target.name, cell.drafter.path
+    return {
+        "target": shown_path(target),
+        "drafter": cell.drafter.kind.value,
+        "path": None if path is None else shown_path(path),
+    }
 
 
 def _plain(name: str | None) -> str | None:
@@ -132,11 +139,7 @@ def _plain(name: str | None) -> str | None:
 
 def reference_text(cell: CellConfig, prompts: str, counts: Mapping[float, Counts], engine: str, template: str) -> str:
     """The file of what the protocol has measured."""
-    drafter = cell.drafter
-    fields = {
-        "target": cell.target.path or cell.target.name,
-        "drafter": drafter.kind.value,
-        "path": drafter.path,
+    fields = pair_of(cell) | {
         "protocol": OWN,
         "engine": engine,
         "source": "rejection-lab check-head",

@@ -14,7 +14,7 @@ from harness.checks.doctor.finding import Finding
 from harness.checks.head.check import Checked, Compared, counts_by_prompt
 from harness.checks.head.forced import STRIDE
 from harness.checks.head.protocol import DEPTH, NUM_TOKENS
-from harness.checks.head.references import reference_text
+from harness.checks.head.references import pair_of, reference_text
 from harness.checks.head.trials import LEAST_RISE, ON_ANSWERS, ON_TEXTS, Tried
 from harness.records.provenance import provenance
 from harness.report.document import Document, Section, write_report
@@ -175,8 +175,8 @@ def definitions(checked: Checked) -> list[str]:
 
 def document(checked: Checked) -> Document:
     """The whole report."""
-    cell = checked.protocol.cell
-    facts = (("target", cell.target.path or cell.target.name), ("drafter", _drafter(checked)))
+    pair = pair_of(checked.protocol.cell)
+    facts = (("target", str(pair["target"])), ("drafter", f"{pair['drafter']}, {pair['path'] or 'built in'}"))
     sections: list[Section] = []
     if checked.cells:
         tables = [acceptance_table(checked), kinds_table(checked)]
@@ -196,19 +196,14 @@ def document(checked: Checked) -> Document:
     )
 
 
-def _drafter(checked: Checked) -> str:
-    drafter = checked.protocol.cell.drafter
-    return f"{drafter.kind.value}, {drafter.path or 'built in'}"
-
-
 def write(checked: Checked, folder: Path) -> Path:
     """Write check_head.json, and report as .md, .html and .tex; returns the path of report.md."""
-    cell = checked.protocol.cell
+    pair = pair_of(checked.protocol.cell)
     content = {
         "headline": headline(checked),
         "sound": checked.is_sound,
-        "target": cell.target.path or cell.target.name,
-        "drafter": {"kind": cell.drafter.kind.value, "path": cell.drafter.path},
+        "target": pair["target"],
+        "drafter": {"kind": pair["drafter"], "path": pair["path"]},
         "prompts": checked.protocol.prompts,
         "standard": checked.protocol.is_standard,
         "acceptance": {f"{float(item['temperature']):g}": _metrics(item) for item in checked.cells},
