@@ -13,6 +13,7 @@ from harness.models.aux_layer_ids import DEEPSPEC, aux_layers_of, checked_layers
 from harness.models.checkpoint import named
 from harness.models.decoder_layer import head_layer_config, layer_config, layer_fields, resized
 from harness.models.head_fits import check_width
+from harness.models.rounded_weights import TRAINED_ON
 from harness.models.target import TargetModel
 
 
@@ -38,6 +39,9 @@ class Eagle3Config:
     """Whether the next step's features are taken after the final norm."""
     verifier: str | None = None
     """Name of the target in the file."""
+    rounded_weights: str | None = None
+    """Label of the target's weights that it was trained on, empty if they were not rounded; None where the file does
+    not say."""
     assumptions: tuple[str, ...] = ()
     """What the file does not say and was taken."""
     kind: ClassVar[str] = "eagle3"
@@ -59,6 +63,7 @@ class Eagle3Config:
             aux_layers or default_aux_layers(target.num_layers),
             target.hidden_size,
             verifier=target.name,
+            rounded_weights=target.rounded_weights,
             **own,
         )
 
@@ -89,6 +94,7 @@ class Eagle3Config:
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json in the speculators layout."""
         proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+        trained_on = {} if self.rounded_weights is None else {TRAINED_ON: self.rounded_weights}
         return {
             "architectures": ["Eagle3Speculator"],
             "speculators_model_type": self.kind,
@@ -96,7 +102,7 @@ class Eagle3Config:
                 "algorithm": self.kind,
                 "default_proposal_method": "greedy",
                 "proposal_methods": [proposal],
-                "verifier": {"name_or_path": self.verifier, "architectures": []},
+                "verifier": {"name_or_path": self.verifier, "architectures": [], **trained_on},
             },
             "transformer_layer_config": layer_fields(self.layer),
             "draft_vocab_size": self.draft_vocab_size,
@@ -130,13 +136,17 @@ def stated_draft_vocab_size(data: dict[str, Any], layer: PreTrainedConfig, sourc
 
 def stated_verifier(data: dict[str, Any], source: object) -> str | None:
     """Name of the target in a file of the speculators layout; None without one. Raises ValueError for another form."""
+    name_or_path = _stated_of_verifier(data, source).get("name_or_path")
+    return None if name_or_path is None else str(name_or_path)
+
+
+def _stated_of_verifier(data: dict[str, Any], source: object) -> dict[str, Any]:
     found: Any = data
     for name in ("speculators_config", "verifier"):
         found = found.get(name) or {}
         if not isinstance(found, dict):
             raise ValueError(f"{source}: expected {name} as an object, found {found!r}")
-    name_or_path = found.get("name_or_path")
-    return None if name_or_path is None else str(name_or_path)
+    return dict(found)
 
 
 def eagle3_fields(
@@ -153,7 +163,7 @@ def eagle3_fields(
     nested = data.get("eagle_config") or {}
     with named(source):
         layers = aux_layers_of(kind, data, target.num_layers, choices.aux_layers or None).layers
-        assumed = assumed_of_head(kind, data, target.num_layers, choices)
+        assumed = assumed_of_head(kind, data, target.num_layers, target.rounded_weights, choices)
     return {
         "layer": layer,
         "draft_vocab_size": stated_draft_vocab_size(data, layer, source),
@@ -165,6 +175,7 @@ def eagle3_fields(
         "fc_norm": bool(data.get("fc_norm", False)),
         "norm_output": bool(data.get("norm_output", False)),
         "verifier": stated_verifier(data, source),
+        "rounded_weights": _stated_of_verifier(data, source).get(TRAINED_ON),
     }
 
 

@@ -21,6 +21,7 @@ from harness.models.known_fields import (
     used,
     where,
 )
+from harness.models.rounded_weights import TRAINED_ON
 
 NOT_RUN = "this version does not run heads of that kind"
 
@@ -96,8 +97,8 @@ _PROPOSAL = {
     **_stated_kind("algorithm"),
     **nested(
         lambda fields: {
-            **used("name_or_path"),
-            **ignored("names the target", *(name for name in fields if name != "name_or_path")),
+            **used("name_or_path", TRAINED_ON),
+            **ignored("names the target", *(name for name in fields if name not in ("name_or_path", TRAINED_ON))),
         },
         "verifier",
     ),

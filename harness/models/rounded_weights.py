@@ -36,6 +36,34 @@ def rounded_weights(fields: Mapping[str, Any]) -> str:
     return f"{method}{algorithm} weights{f', {bits} bits' if bits else ''}"
 
 
+TRAINED_ON = "rounded_weights"
+"""Field beside the target's name in a head's file: the label of the weights that it was trained on, empty if they were
+not rounded."""
+
+
+def trained_weights_told(fields: Mapping[str, Any], rounded: str) -> tuple[str, ...]:
+    """That a head was trained on other weights of its target than those of a run, if its file says on which.
+
+    Args:
+        fields: of the head's config.json.
+        rounded: label of the run's weights, empty if they are not rounded.
+
+    Raises:
+        ValueError: what its file says is no label.
+    """
+    verifier: Any = fields
+    for name in ("speculators_config", "verifier"):
+        verifier = verifier.get(name) if isinstance(verifier, Mapping) else None
+    stated = verifier.get(TRAINED_ON) if isinstance(verifier, Mapping) else None
+    if stated is None or stated == rounded:
+        return ()
+    if not isinstance(stated, str):
+        raise ValueError(f"expected {TRAINED_ON} of the verifier as text, found {stated!r}")
+    trained, here = (label or "weights that are not rounded" for label in (stated, rounded))
+    name = verifier.get("name_or_path") or "its target"
+    return (f"its file says that it was trained on {trained} of {name}, and the target has {here}",)
+
+
 def rounded_weights_here(target: TargetConfig) -> str:
     """The same of a target's files; empty where they are not on this machine, or its weights are random."""
     if target.weights is Weights.random:

@@ -447,6 +447,7 @@ OF_HEADS = OTHER_VALUES | {
     "attention_bias": True, "mlp_bias": True, "draft_vocab_size": 3, "target_hidden_size": 7, "mask_token_id": 3,
     "pard_token": 3,
     "ptd_token_id": 3, "parallel_drafting": False, "block_size": 3, "num_target_layers": 3, "name_or_path": "another",
+    "rounded_weights": "GGUF Q4_0 weights",
     **{key: [0, 3] for key in ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")},
     **dict.fromkeys(("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"), True),
     **dict.fromkeys(("sample_from_anchor", "query_zero_predicts_next"), True), "bias": True,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from harness.config.models import Weights
+from harness.config.models import TargetConfig, Weights
 from harness.drafters.eagle3 import Eagle3
 from harness.drafters.registry import load_head
+from harness.models.assumptions import assumed_of_drafter
 from harness.models.meta import META
+from harness.models.model_types import CONVERTED
 from harness.models.random_target import random_target
+from harness.models.rounded_weights import trained_weights_told
 from harness.models.zoo import head_path
 
 SHAPES = {"HuggingFaceTB/SmolLM2-135M-Instruct": "smollm2"}
@@ -20,8 +25,35 @@ def test_a_built_in_head_loads_beside_its_target(target_id, tmp_path, monkeypatc
     had, and a head that must ask for assumptions."""
     monkeypatch.setenv("REJECTION_LAB_CACHE", str(tmp_path))
     target = random_target(shape=SHAPES[target_id], device=META)
-    loaded = load_head(Eagle3(path=str(head_path(target_id, "eagle3")), weights=Weights.checkpoint), target)
+    drafter = Eagle3(path=str(head_path(target_id, "eagle3")), weights=Weights.checkpoint)
+    target.rounded_weights = "GGUF Q4_1 weights"
+    loaded = load_head(drafter, target)
     assert loaded is not None and loaded.num_positions == 1024 < target.num_positions
     head = loaded.head
     assert head.assumptions == ("it has no lm_head, and the target's rows of its draft tokens are taken",)
+    assert head.config.to_dict()["speculators_config"]["verifier"]["rounded_weights"] == target.rounded_weights
     assert head.config.verifier == target_id and head.output_matrix.shape == (head.vocab_size, head.hidden_size)
+
+
+def test_a_head_tells_of_what_weights_it_was_trained_where_the_target_has_others(tmp_path, monkeypatch):
+    """Would catch a head of a target in 4 bits beside the published weights, of which no record says so."""
+    monkeypatch.setenv("REJECTION_LAB_CACHE", str(tmp_path))
+    folder = head_path("HuggingFaceTB/SmolLM2-135M-Instruct", "eagle3")
+    target = random_target(shape="smollm2", device=META)
+    told = "its file says that it was trained on GGUF Q4_1 weights of HuggingFaceTB/SmolLM2-135M-Instruct"
+    for rounded, here in (("", "weights that are not rounded"), ("fp8 weights, 8 bits", "fp8 weights, 8 bits")):
+        target.rounded_weights = rounded
+        loaded = load_head(Eagle3(path=str(folder), weights=Weights.checkpoint), target)
+        assert loaded is not None and f"{told}, and the target has {here}" in loaded.head.assumptions
+    # before a run, of files alone, and of a head that was trained on the published ones
+    public, rounded_file = tmp_path / "public", tmp_path / "rounded"
+    for path, fields in ((public, {}), (rounded_file, {CONVERTED: {"file": "a.gguf", "type": "Q4_1"}})):
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps({**target.config.to_dict(), **fields}))
+    drafter = Eagle3(path=str(folder))
+    assert any(told in text for text in assumed_of_drafter(drafter, TargetConfig(path=str(public))))
+    assert not any(told in text for text in assumed_of_drafter(drafter, TargetConfig(path=str(rounded_file))))
+    stated = {"speculators_config": {"verifier": {"name_or_path": "a", "rounded_weights": ""}}}
+    assert trained_weights_told(stated, "") == () == trained_weights_told({}, "GGUF Q8_0 weights")
+    (text,) = trained_weights_told(stated, "GGUF Q8_0 weights")
+    assert "trained on weights that are not rounded of a, and the target has GGUF Q8_0 weights" in text

@@ -83,6 +83,8 @@ def test_the_head_proposes_the_most_frequent_tokens_of_answers_that_are_learnt(t
     ids = head.draft_to_target.numpy()
     assert (np.diff(ids) > 0).all() and len(ids) == 24
     assert counts[ids].min() >= np.delete(counts, ids).max()
+    verifier = json.loads((trained / "head" / "config.json").read_text())["speculators_config"]["verifier"]
+    assert verifier["rounded_weights"] == "", "what the target's weights were"
     stored = load_file(trained / "head" / "model.safetensors")
     assert stored["t2d"].nonzero().flatten().tolist() == ids.tolist()
     assert stored["lm_head.weight"].dtype == torch.bfloat16
