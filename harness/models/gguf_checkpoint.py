@@ -1,7 +1,7 @@
 """A GGUF file as a checkpoint folder, which everything else reads: weights in float32, config.json, tokenizer.
 
-transformers turns the file's numbers back into float32, exactly; the folder is written once for a file and what lies
-beside it, and kept in the user's cache. Needs the package gguf.
+transformers turns the file's numbers back into float32, exactly; the folder is named after what is in the file and in
+those beside it, written once, and kept in the user's cache. Needs the package gguf.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokeni
 from harness.models.kept_folders import cache_folder, kept
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
+from harness.records.files import UnwritableError, write_atomically
 
 _KEPT = (
     *TOKENIZER_FILES,
@@ -29,7 +31,7 @@ _KEPT = (
     "generation_config.json",
 )
 """Copied from the folder of the GGUF file, where that holds a tokenizer."""
-FORM = 2
+FORM = 3
 """Of what is written; another one where the same file would be written otherwise."""
 
 
@@ -46,10 +48,7 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
     file = gguf_in(path)
     assert file is not None, "asked before"
     file = file.resolve()
-    sources = [file, *_beside(file)]
-    states = [f"{source} {source.stat().st_size} {source.stat().st_mtime_ns}" for source in sources]
-    key = hashlib.sha256(f"{FORM} {states}".encode()).hexdigest()[:12]
-    folder = cache_folder() / "gguf" / f"{file.stem}-{key}"
+    folder = cache_folder() / "gguf" / f"{file.stem}-{_digest([file, *_beside(file)])[:12]}"
 
     def write(unfinished: Path) -> None:
         _check(file)
@@ -58,6 +57,21 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
         _write(file, unfinished)
 
     return kept(folder, write)
+
+
+def _digest(sources: Sequence[Path]) -> str:
+    """Of what is in some files: they are read once for each of their states, if the cache can be written to."""
+    states = [f"{source} {source.stat().st_size} {source.stat().st_mtime_ns}" for source in sources]
+    note = cache_folder() / "digests" / hashlib.sha256(f"{FORM} {states}".encode()).hexdigest()
+    if note.is_file():
+        return note.read_text(encoding="ascii")
+    found = hashlib.sha256(str(FORM).encode())
+    for source in sources:
+        with source.open("rb") as stream:
+            found.update(f"\n{source.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+    with suppress(UnwritableError):
+        write_atomically(note, found.hexdigest().encode())
+    return found.hexdigest()
 
 
 def _beside(file: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """GGUF files: their header and tokenizer, which file a path means, and who may be given one."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -203,6 +204,22 @@ def test_a_file_that_another_process_has_written_out_meanwhile_is_taken(model, m
     monkeypatch.setattr(Path, "rename", second)
     folder = converted(str(path), print)
     assert list(folder.parent.iterdir()) == [folder] and (folder / "config.json").is_file()
+
+
+def test_a_copy_of_a_file_is_the_same_model_and_another_content_is_not(model, tmp_path):
+    """Would catch one model in the environments of two users as two, and a file that was replaced as the one before."""
+    path, _ = model
+    told = []
+    before = converted(str(path), told.append)
+    copied = shutil.copy(path, tmp_path / "cache" / path.name)
+    os.utime(copied, (1, 1))
+    assert converted(copied, told.append) == before and len(told) == 1
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, (2, 2))
+    after = converted(str(path), told.append)
+    assert after != before and len(told) == 2 and {before, after} == {*before.parent.iterdir()}
 
 
 def test_a_tokenizer_that_is_put_beside_a_file_later_is_the_one_that_is_taken(model):
