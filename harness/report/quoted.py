@@ -8,7 +8,8 @@ through a section that it links to. A new one is looked for there by its digits,
 several such numbers the index names one of cells.csv if it can, and the one whose row and column share most words with
 the page. From then on the index is its source: after the table has changed, the page gets the number of the same row
 and column. A number with a unit and no interval, 25.3 us, is in the index where a CSV file there has it. In sections
-that explain the mark of a disturbed time, the mark is written too.
+that explain the mark of a disturbed time, the mark is written too. Pages that were written by hand beside tables are
+pages too; other pages may quote them, but they quote tables alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ from harness.analysis.definitions import metric
 from harness.report.cell_names import DISTURBED
 from harness.report.files import csv_text
 
-PAGES = ("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "guides/*.md", "results/*.md")
+NOTES = ("NOTES.md", "TREES.md", "README.md")
+"""Names of files in folders of results/ that were written by hand, of several commits, which their text names."""
+PAGES = (
+    *("*.md", "kernels/**/*.md", "harness/**/*.md", "experiments/**/*.md", "guides/*.md", "results/*.md"),
+    *(f"results/*/{name}" for name in NOTES),
+)
 INDEX = Path("results/index.csv")
 COLUMNS = ("name", "value", "low", "high", "unit", "what", "file", "line", "command", "commit", "machine", "pages")
 NUMBER = r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
@@ -39,8 +45,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 UNITS = {name: unit for name, unit, _ in dictionary()} | {"median_us": "us"}
 LABELS = {*SETTINGS, "case", "implementation"} - {"run", "cell_id", "baseline_cell_id"}
-NOTES = ("NOTES.md", "TREES.md", "README.md")
-"""Files written by hand, of several commits, which their text names."""
 PROVENANCE = {
     "command": r"[cC]ommand: `(.+?)`|\"command\": ?\"(.+?)\"",
     "commit": r"git\.commit \| ([^|]+) \||\"commit\": ?\"(\w+)\"|commit (\w{40})",
@@ -122,6 +126,8 @@ def written(root: Path, pages: Mapping[str, str] | None = None) -> Written:
     changes = []
     for quote, folders in _quotes(texts):
         tables = [entry for folder in folders for entry in entries(root / folder)]
+        if _is_by_hand(Path(quote.page.partition("#")[0])):
+            tables = [entry for entry in tables if not _is_by_hand(entry.file.relative_to(root))]
         before = _best(quote, known.get(quote.page, ()))
         entry = None if before is None else next((entry for entry in tables if entry.key == before.key), None)
         entry = entry or _best(quote, tables)
@@ -141,6 +147,11 @@ def written(root: Path, pages: Mapping[str, str] | None = None) -> Written:
             )
     changed = {page: _edited(texts[page], found) for page, found in edits.items()}
     return Written(changed, tuple(changes), _index(root, pages_of))
+
+
+def _is_by_hand(page: Path) -> bool:
+    """Whether it is one of NOTES, by its path from the root."""
+    return page.name in NOTES and page.parts[0] == "results" and len(page.parts) == 3
 
 
 def _known(root: Path) -> dict[str, list[Entry]]:
@@ -213,7 +224,9 @@ def _quotes(texts: Mapping[str, str]) -> Iterator[tuple[Quote, list[str]]]:
     """Every quote, with the folders where it may come from."""
     sections = {(page, anchor): found for page in texts for anchor, found in _sections(texts[page])}
     links = {place: LINK.findall(text) for place, (_, _, text) in sections.items()}
-    targets = {place: [_target(place[0], link) for link in found] for place, found in links.items()}
+    targets = {
+        place: [_target(place[0], link) for link in found if "://" not in link] for place, found in links.items()
+    }
     for (page, anchor), (first, start, text) in sections.items():
         near = targets[page, anchor]
         linked = [*near, *(target for place in near for target in targets.get(place, ()))]

@@ -79,6 +79,35 @@ def test_a_quote_is_a_number_of_a_linked_table_by_its_digits_and_words(tmp_path)
         written(tmp_path, {"page.md": PAGE.replace("1.00", "1.01")})
 
 
+NOTES = """# Later
+
+Block is 1.09 [1.00, 1.19] times as fast ([report](report.md)).
+
+# Once
+
+{} of which no table is kept ([how](https://example.org/results/one)).
+"""
+
+
+def test_a_page_that_was_written_by_hand_beside_tables_quotes_these(tmp_path):
+    """Would catch notes that are not compared with any table, or with themselves."""
+    folder = tmp_path / "results" / "one"
+    (folder / "tables").mkdir(parents=True)
+    (folder / "tables" / "cells.csv").write_text(CELLS)
+    (folder / "report.md").write_text(REPORT)
+    notes = "results/one/NOTES.md"
+    (tmp_path / notes).write_text(NOTES.format("7.00 [6.00, 8.00]"))
+    (row,) = written(tmp_path).index.splitlines()[1:]
+    assert row.startswith("verification block,1.0912") and row.endswith(f"{notes}#later")
+    (tmp_path / notes).write_text(NOTES.format("7.00 [6.00, 8.00]").replace("1.09", "1.08"))
+    with pytest.raises(UnknownQuoteError, match=r"NOTES\.md#later, line 3: no table in results/one has 1\.08"):
+        written(tmp_path)
+    # other pages may quote what was written by hand
+    (tmp_path / notes).write_text(NOTES.format("7.00 [6.00, 8.00]"))
+    (tmp_path / "page.md").write_text("# Found\n\n[Once](results/one/NOTES.md#once) 7.00 [6.00, 8.00]\n")
+    assert any(row.endswith("page.md#found") for row in written(tmp_path).index.splitlines())
+
+
 SPEEDS = """run,verification,temperature,speedup,speedup_low,speedup_high,acceptance_rate,acceptance_rate_low,\
 acceptance_rate_high,disturbed
 a,strict,1,{strict},1.004,1.194,0.125,0.1,0.151,{strict_disturbed}
