@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.models.general.cache import GeneralCache, Kept
-from harness.models.general.compiled_states import HeldStates, MixerCall, StateView, TokenRows
+from harness.models.general.compiled_states import HeldPositions, HeldStates, MixerCall, StateView, TokenRows
 from harness.models.general.in_place import is_rows_in_place
 from harness.models.general.joint_products import joined
 from harness.models.general.network import Network, standing_in
@@ -97,6 +97,8 @@ class _WatchedStates(States):
     def run(self, mixer: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         here = tuple(self._written_down(each) for each in args)
         named = {name: self._written_down(each) for name, each in kwargs.items()}
+        if isinstance(named.get("position_ids"), Tensor):
+            named["position_ids"] = HeldPositions
         self.calls.append(MixerCall(mixer, here, named))
         return super().run(mixer, hidden_states, *args, **kwargs)
 

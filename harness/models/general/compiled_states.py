@@ -27,6 +27,10 @@ class HeldStates:
     """Stands for what a mixer gets in the place of a cache, in a call that is written down."""
 
 
+class HeldPositions:
+    """Stands for the positions of tokens in such a call."""
+
+
 class MixerCall(NamedTuple):
     """How a layer calls its mixer."""
 
@@ -45,8 +49,9 @@ class MixerCall(NamedTuple):
         forward, args, kwargs = self
 
         def mix(hidden_states: Tensor, states: TokenStates) -> Tensor:
-            given = [states if each is HeldStates else each for each in args]
-            named = {name: states if each is HeldStates else each for name, each in kwargs.items()}
+            here = {HeldStates: states, HeldPositions: states.position_ids}
+            given = [here[each] if isinstance(each, type) else each for each in args]
+            named = {name: here[each] if isinstance(each, type) else each for name, each in kwargs.items()}
             output = forward(hidden_states, *given, **named)
             states.keep_changed()
             return output
@@ -163,6 +168,11 @@ class TokenStates:
         self._kept, self._slots, self._positions = kept, slots, positions
         self._handed: dict[tuple[str, int], Tensor] = {}
         """What modeling code got, and may change in place instead of giving a new one back."""
+
+    @property
+    def position_ids(self) -> Tensor:
+        """[B, 1] int64."""
+        return self._positions[:, None]
 
     def keep_changed(self) -> None:
         """Write what was handed out and not given back."""
