@@ -49,7 +49,7 @@ class MixerCall(NamedTuple):
         forward, args, kwargs = self
 
         def mix(hidden_states: Tensor, states: TokenStates) -> Tensor:
-            here = {HeldStates: states, HeldPositions: states.position_ids}
+            here: dict[type, object] = {HeldStates: states, HeldPositions: states.position_ids}
             given = [here[each] if isinstance(each, type) else each for each in args]
             named = {name: here[each] if isinstance(each, type) else each for name, each in kwargs.items()}
             output = forward(hidden_states, *given, **named)
