@@ -102,10 +102,10 @@ def _acceptance(settings: Settings, numbers: Numbers) -> str:
 
 Measured in training's last step on held-out text sampled from the target (chat, JSON tasks, plain documents), at
 T = 1 with sampled drafts and token-by-token probabilistic verification, K = {num_steps}. Overlap is the chance that
-the draft token of a step is accepted on text drawn from the target; the acceptance length is 1 plus the expected
+the draft token of a step is accepted on text drawn from the target; the expected length is 1 plus the expected
 number of accepted drafts. Figures of whole runs on the built-in prompts are in results/.
 
-| drafter | {overlaps} | acceptance length |
+| drafter | {overlaps} | expected length |
 |---|{"---:|" * (num_steps + 1)}
 {rows}"""
 

@@ -80,7 +80,7 @@ class HeadTrainer:
         measured = self.measure(_EVALUATION_ROWS)
         print(
             f"{self.kind}: step {done.num_steps} loss {loss:.3f} {rate / 1e3:,.0f}k tokens/s {done.fraction:.1%}, "
-            f"overlap {measured['overlap']}, acceptance length {measured['acceptance_length']}",
+            f"overlap {measured['overlap']}, expected length {measured['acceptance_length']}",
             flush=True,
         )
         return done.num_steps, time.perf_counter()
@@ -96,7 +96,7 @@ class HeadTrainer:
         record(self.settings.out, self.kind, {**values, "seconds": round(seconds, 1), **measured})
 
     def measure(self, num_rows: int) -> dict[str, Any]:
-        """Overlap by step and acceptance length at T = 1 on held-out sampled rows, where K + 1 drawn tokens follow."""
+        """Overlap by step and expected length at T = 1 on held-out sampled rows, where K + 1 drawn tokens follow."""
         stored = self._heldout[:num_rows]
         return self.learner.measure(stored.long() % GIVEN, stored < GIVEN, self.settings.sizes.head_rows)
 

@@ -32,7 +32,7 @@ class Sizes:
     """Of the P-EAGLE head, which is small, so that all built-in models together stay so."""
     parallel_draft_vocab_size: int = 1536
     num_unrolled: int = 4
-    """Draft steps a head is trained on; K of the acceptance lengths reported."""
+    """Draft steps a head is trained on; K of the expected lengths reported."""
     max_documents: int | None = None
     """Corpus documents used; None is all."""
     num_generated: int = 45_000

@@ -294,7 +294,7 @@ class Trainer:
         measured = self.measure()
         words = [f"{name} {values['acceptance_length']:.2f}" for name, values in measured.items()]
         told = "" if loss is None else f", loss {loss:.3f}, {rate:,.0f} tokens/s"
-        self._tell(f"step {index}, {fraction:.1%}{told}; acceptance length on rows held out: {', '.join(words)}")
+        self._tell(f"step {index}, {fraction:.1%}{told}; expected length on rows held out: {', '.join(words)}")
         line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate)}
         line |= {"held_out_but_learnt": self.num_repeated, **measured}
         with (self.folder / LOG).open("a", encoding="utf-8") as file:

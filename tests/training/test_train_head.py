@@ -244,5 +244,5 @@ def test_the_command_trains_for_the_built_in_target(tmp_path: Path, capsys: pyte
     given = ["length=48", "rows_at_once=20", "tokens=960", "batch_rows=2", "steps=1", "draft_vocab_size=64"]
     more = ["question_tokens=12", "answer_tokens=12", "num_unrolled=2", f"out={tmp_path}"]
     assert main([*given, *more]) == 0
-    assert "acceptance length on rows held out: T=0" in capsys.readouterr().out
+    assert "expected length on rows held out: T=0" in capsys.readouterr().out
     assert json.loads((tmp_path / "head" / "config.json").read_text())["draft_vocab_size"] == 64
