@@ -30,10 +30,11 @@ from harness.config.cli.command_line import CommandParser, say
 from harness.config.cli.ending import SUCCESS
 from harness.config.cli.settings_help import settings_help
 from harness.config.schema import SettingsError, all_settings, did_you_mean, group_options
-from harness.training.settings import HeadTraining
+from harness.training.settings import BUILT_IN, HeadTraining
 
 if TYPE_CHECKING:
     from harness.config.models import TargetConfig
+    from harness.models.eagle3 import Eagle3Head
     from harness.models.target import TargetModel
     from harness.training.sampler import Segments
 
@@ -70,7 +71,7 @@ def _takes(key: str) -> bool:
 
 def _run(options: argparse.Namespace) -> int:
     settings: HeadTraining = options.settings
-    cell = compose_cell(options.overrides)
+    cell = compose_cell(options.overrides, settings)
     check_questions(cell, settings)
     say("loading PyTorch and the target")
     from harness.runner.cpu_threads import choose_threads
@@ -80,24 +81,26 @@ def _run(options: argparse.Namespace) -> int:
 
     from harness.config.device import resolve_device
     from harness.training.ranks import run_together
-    from harness.training.train_head import HeadRun
+    from harness.training.train_head import HeadRun, loss_of
 
+    loss_of(settings)  # before text is written
     device = resolve_device(cell.local.device)
     num_devices = torch.cuda.device_count()
     if device.type == "cuda" and settings.processes > num_devices:
         raise SettingsError(f"processes: expected at most {num_devices}, the GPUs here, found {settings.processes}")
     Path(settings.out).mkdir(parents=True, exist_ok=True)
     loads, given = partial(load, cell), partial(segments, cell, settings)
-    work = HeadRun(settings, cell.seed, loads, given, time.monotonic(), named(cell.target))
+    start = partial(load_start, cell) if settings.start else None
+    work = HeadRun(settings, cell.seed, loads, given, time.monotonic(), named(cell.target), start)
     run_together(settings.processes, work)
     return SUCCESS
 
 
-def compose_cell(overrides: Sequence[str]) -> CellConfig:
-    """The cell whose target is trained for.
+def compose_cell(overrides: Sequence[str], settings: HeadTraining) -> CellConfig:
+    """The cell whose target is trained for, with the head to begin with as its drafter.
 
     Raises:
-        SettingsError: for wrong settings, a sweep, or settings that mean nothing here.
+        SettingsError: for wrong settings, a sweep, settings that mean nothing here, or a head that cannot be read.
     """
     from harness.runner.plan.compose import compose_plan
     from harness.runner.plan.overrides import read_overrides
@@ -111,7 +114,32 @@ def compose_cell(overrides: Sequence[str]) -> CellConfig:
             )
         if item.is_sweep:
             raise SettingsError(f"{key}: expected one value, found {len(item.values)}; a run trains one head")
-    return compose_plan([*overrides, "drafter=none"]).cells[0]
+    drafter = [f"drafter={settings.kind.value if settings.start else 'none'}", "measurement.baseline=false"]
+    if settings.start not in ("", BUILT_IN):
+        drafter.append(f"drafter.path={settings.start}")
+    try:
+        cell = compose_plan([*overrides, *drafter]).cells[0]
+    except SettingsError as error:
+        raise SettingsError(str(error).replace("drafter.path", "start")) from error
+    check_positions(cell, settings)
+    return cell
+
+
+def check_positions(cell: CellConfig, settings: HeadTraining) -> None:
+    """Raise SettingsError where rows are longer than the positions of the head to begin with."""
+    from harness.models.described import described_folder
+    from harness.models.zoo import zoo_path
+
+    if not settings.start:
+        return
+    path = cell.drafter.path
+    described = described_folder(zoo_path(settings.kind.value) if path is None else Path(path))
+    # a file need not name them
+    most = 0 if described is None else described.num_positions
+    if 0 < most < settings.length:
+        raise SettingsError(
+            f"length: expected at most {most}, the positions of start={settings.start}, found {settings.length}"
+        )
 
 
 def named(target: TargetConfig) -> dict[str, str | None]:
@@ -130,6 +158,20 @@ def load(cell: CellConfig, writes_text: bool) -> TargetModel:
     device = resolve_device(cell.local.device)
     fusion = Wish.of(cell.local.fused, device) if writes_text else Wish.no
     return Models(cell.target, device, resolve_dtype(cell.local.dtype, device), fusion).target
+
+
+def load_start(cell: CellConfig, target: TargetModel) -> Eagle3Head:
+    """The head of a cell, frozen.
+
+    Raises:
+        ValueError: its files do not fit the kind or the target.
+    """
+    from harness.drafters.registry import load_head
+    from harness.models.eagle3 import Eagle3Head
+
+    loaded = load_head(cell.drafter, target)
+    assert loaded is not None and isinstance(loaded.head, Eagle3Head)
+    return loaded.head
 
 
 def check_questions(cell: CellConfig, settings: HeadTraining) -> None:

@@ -18,8 +18,10 @@ from experiments.zoo.metrics import record
 from experiments.zoo.sampling import GIVEN, load_sampled, load_trained
 from experiments.zoo.settings import Settings
 from harness.training.learner import Learner
+from harness.training.losses.kl_then_acceptance import KLThenAcceptance
 from harness.training.optimizer import LOG_EVERY, adamw
 from harness.training.schedule import Schedule
+from harness.training.settings import HeadTraining
 from harness.training.steps import Batch, Done, steps, warm_up
 
 _EVALUATION_ROWS = 32
@@ -38,7 +40,12 @@ class HeadTrainer:
         self._corpus = TokenStream(data.tokens, data.starts, settings.device, settings.seed + 3)
         self._generator = torch.Generator(settings.device).manual_seed(settings.seed + 4)
         self.learner = Learner(
-            target, self.drafter, length=sizes.sample_length, num_steps=sizes.num_unrolled, compiles=settings.compile
+            target,
+            self.drafter,
+            length=sizes.sample_length,
+            num_steps=sizes.num_unrolled,
+            compiles=settings.compile,
+            loss=KLThenAcceptance(HeadTraining.late_cross_entropy),
         )
 
     def batch(self) -> Tensor:

@@ -1,8 +1,7 @@
 """The objective of a drafter over rows of text, and what of it would be accepted.
 
-First the drafter learns the target's distribution at every step of the chain (soft cross-entropy), then the expected
-number of accepted draft tokens is raised directly, which is a weighted total-variation distance. The target's states
-are computed anew for each batch; its logits over the whole vocabulary exist for a few tokens at a time.
+What is minimised is a loss of harness.training.losses. The target's states are computed anew for each batch; its logits
+over the whole vocabulary exist for a few tokens at a time.
 
 Shapes: B rows, L tokens of a row, P pairs of a row, V draft vocabulary.
 """
@@ -18,14 +17,10 @@ from torch.nn import functional
 
 from harness.models.target import TargetModel, TargetOutput
 from harness.training.drafter import Drafter
+from harness.training.losses.loss import Loss
 from harness.training.optimizer import autocast
 from harness.training.unrolled import StepTerms, accepted, step_terms
 
-SWITCH_AT = 0.55
-"""Share of the budget after which the objective changes to the expected number of accepted tokens."""
-_STEP_DISCOUNT = 0.8
-_FEATURE_WEIGHT = 0.1
-_LATE_CROSS_ENTROPY = 0.05
 _LOGITS_AT_ONCE = 1 << 30
 """Logits of the target's whole vocabulary that exist at a time."""
 
@@ -84,11 +79,11 @@ class Learner:
         length: int,
         num_steps: int,
         compiles: bool,
-        late_cross_entropy: float = _LATE_CROSS_ENTROPY,
+        loss: Loss,
     ) -> None:
         """num_steps: of the chain. compiles: whether torch compiles what is computed most."""
         self.target, self.drafter, self.num_steps = target, drafter, num_steps
-        self._late_cross_entropy = late_cross_entropy
+        self._loss = loss
         self._positions = torch.arange(length, device=target.device)[None]
         self._to_draft = self._target_to_draft()
         ids = drafter.draft_to_target
@@ -187,14 +182,9 @@ class Learner:
         # of one step the last pair may predict what lies behind the row
         weight = None if counted is None else functional.pad(counted.float(), (0, 1))[:, 2 : 2 + size]
 
-        def mean(values: Tensor) -> Tensor:
-            return values.mean() if weight is None else (values * weight).sum() / weight.sum().clamp(min=1)
-
-        discounted = [_STEP_DISCOUNT**index * mean(term.cross_entropy) for index, term in enumerate(terms)]
-        entropy = torch.stack(discounted).sum()
-        if fraction < SWITCH_AT:
-            return entropy + _FEATURE_WEIGHT * distance
-        return self._late_cross_entropy * entropy - torch.stack([mean(chance) for chance in accepted(terms)]).sum()
+        values = self._loss.values(terms, fraction)
+        mean = values.mean() if weight is None else (values * weight).sum() / weight.sum().clamp(min=1)
+        return mean + self._loss.feature_weight(fraction) * distance
 
     @torch.no_grad()
     def measure(

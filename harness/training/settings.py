@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from harness.config.schema import SettingsError
+from harness.config.union import Member
 
 
 class HeadKind(Enum):
@@ -21,12 +22,28 @@ class Output(Enum):
     target = "target"
 
 
+class LossKind(Member):
+    """What is minimised: its name, with its class."""
+
+    kl_then_acceptance = "kl_then_acceptance", "harness.training.losses.kl_then_acceptance:KLThenAcceptance"
+    kl = "kl", "harness.training.losses.kl:KL"
+    lk = "lk", "harness.training.losses.lk:LK"
+    acceptance = "acceptance", "harness.training.losses.acceptance:Acceptance"
+
+
+BUILT_IN = "built_in"
+"""In place of a folder: the head that is built in for the target."""
+
+
 @dataclass(frozen=True)
 class HeadTraining:
     """How a head is trained. With the folder of an earlier run, that one goes on."""
 
     kind: HeadKind = HeadKind.eagle3
     """Of head."""
+    start: str = ""
+    """Head to begin with, whose sizes, draft tokens and output are kept: a folder, a Hugging Face id, or built_in for
+    the one that is built in for the target. Without one the weights are drawn."""
     out: str = "build/head"
     """Folder of the run: rows of text, checkpoint, log, and the head itself in OUT/head."""
     minutes: float = 20.0
@@ -70,8 +87,12 @@ class HeadTraining:
     """Width of the head's MLP; 0 is that of the target's."""
     learning_rate: float = 1e-3
     """The highest."""
+    loss: LossKind = LossKind.kl_then_acceptance
+    """What is minimised: Kullback-Leibler divergence (kl), that mixed with total variation distance (lk), the expected
+    number of accepted draft tokens at temperature 1, negative (acceptance), or kl and from 55 % of the budget on
+    acceptance."""
     late_cross_entropy: float = 0.05
-    """Weight of the cross-entropy beside the expected number of accepted tokens, late in training."""
+    """Weight of kl beside acceptance."""
     processes: int = 1
     """Processes that write text and train together, each on a GPU of its own."""
     checkpoint_seconds: float = 60.0
@@ -88,6 +109,10 @@ class HeadTraining:
         _require(is_bounded, "minutes", "more than 0, or 0 beside run_minutes", self.minutes)
         known = bool(self.temperatures) and all(0 <= value <= 2 for value in self.temperatures)
         _require(known, "temperatures", "numbers from 0 to 2", self.temperatures)
+        for name in _OF_FRESH if self.start else ():
+            found = getattr(self, name)
+            is_given = found != getattr(HeadTraining, name)
+            _require(not is_given, name, "none beside start, whose head has its own", getattr(found, "value", found))
         least = 8 + self.num_unrolled
         _require(self.length >= least, "length", f"{least} or more with num_unrolled={self.num_unrolled}", self.length)
 
@@ -102,6 +127,8 @@ def _require(condition: bool, name: str, expected: str, found: object) -> None:
         raise SettingsError(f"{name}: expected {expected}, found {found}")
 
 
+_OF_FRESH = ("draft_vocab_size", "output", "intermediate_size")
+"""Settings of a head whose weights are drawn."""
 _LEAST: dict[str, float] = {
     "steps": 0,
     "run_minutes": 0,
@@ -116,6 +143,7 @@ _LEAST: dict[str, float] = {
     "draft_vocab_size": 2,
     "intermediate_size": 0,
     "learning_rate": 1e-9,
+    "late_cross_entropy": 0,
     "processes": 1,
     "checkpoint_seconds": 0,
     "log_seconds": 0,

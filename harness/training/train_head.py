@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -20,13 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.config.schema import SettingsError
 from harness.models.aux_layer_ids import default_aux_layers
-from harness.models.eagle3 import Eagle3Config, Eagle3Head
+from harness.models.eagle3 import EMBEDDING, Eagle3Config, Eagle3Head
 from harness.models.free_memory import Need, check_fits
 from harness.models.head import save_head
 from harness.models.target import TargetModel
 from harness.training.drafter import drafter_of, initialize
 from harness.training.learner import Learner, TargetStates
+from harness.training.losses.loss import Loss
 from harness.training.optimizer import adamw
 from harness.training.ranks import Ranks
 from harness.training.rows import RowFiles, Rows, frequent_tokens
@@ -39,6 +41,7 @@ from harness.training.unrolled import HeadChain
 CHECKPOINT, HEAD, LOG, ROWS, TARGET = "checkpoint.pt", "head", "log.jsonl", "rows", "target.json"
 FIXED = (
     "kind",
+    "start",
     "length",
     "num_unrolled",
     "draft_vocab_size",
@@ -58,7 +61,7 @@ class HeadRun:
     """The work of one process; can be pickled.
 
     load: the target on this process's device, ready for what it does: whether it writes text. segments: what is given
-    of conversations; takes what gets notes on them.
+    of conversations; takes what gets notes on them. start: the head of settings.start, frozen.
     """
 
     settings: HeadTraining
@@ -69,6 +72,7 @@ class HeadRun:
     """Of the run, by time.monotonic()."""
     target: dict[str, str | None]
     """What names the target; a folder has the text of one."""
+    start: Callable[[TargetModel], Eagle3Head] | None = None
 
     def __call__(self, ranks: Ranks) -> None:
         self.write_text(ranks)
@@ -154,16 +158,8 @@ class Trainer:
         self._check(rows)
         self.num_repeated = self._repeated(rows)
         self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
-        size = min(settings.draft_vocab_size, self.target.vocab_size)
-        if saved is None or (settings.output is Output.target and len(saved["draft_token_ids"]) != size):
-            held = settings.num_heldout
-            learnt = Rows(rows.tokens[held:], rows.is_answer[held:], rows.temperature[held:])
-            ids, share = frequent_tokens(learnt, self.target.vocab_size, settings.draft_vocab_size)
-            self._tell(f"draft vocabulary: the {len(ids):,} most frequent tokens are {share:.2%} of the answers")
-        else:
-            ids = saved["draft_token_ids"]
         torch.manual_seed(run.seed)
-        self.head = fresh_head(self.target, ids, settings)
+        self.head = self._fresh(rows, saved) if run.start is None else trainable(run.start(self.target))
         if saved is not None:
             self.head.load_state_dict(dict(self.head.state_dict()) | saved["head"])
         ranks.share(self.head)
@@ -175,7 +171,7 @@ class Trainer:
             length=settings.length,
             num_steps=settings.num_unrolled,
             compiles=compiles,
-            late_cross_entropy=settings.late_cross_entropy,
+            loss=loss_of(settings),
         )
         self.optimizer = adamw(self.head, settings.learning_rate, 0.01, device)
         if saved is not None:
@@ -187,6 +183,17 @@ class Trainer:
         # each process keeps the states of other rows, and learns these
         self._learnt = numbers[ranks.rank :: ranks.number] if settings.keep_states else numbers
         self._kept = self._keep_states() if settings.keep_states else None
+
+    def _fresh(self, rows: Rows, saved: dict[str, Any] | None) -> Eagle3Head:
+        """A head whose weights are drawn, with the draft tokens of the checkpoint or the most frequent ones."""
+        settings, size = self.settings, min(self.settings.draft_vocab_size, self.target.vocab_size)
+        if saved is not None and (settings.output is Output.own or len(saved["draft_token_ids"]) == size):
+            return fresh_head(self.target, saved["draft_token_ids"], settings)
+        held = settings.num_heldout
+        learnt = Rows(rows.tokens[held:], rows.is_answer[held:], rows.temperature[held:])
+        ids, share = frequent_tokens(learnt, self.target.vocab_size, settings.draft_vocab_size)
+        self._tell(f"draft vocabulary: the {len(ids):,} most frequent tokens are {share:.2%} of the answers")
+        return fresh_head(self.target, ids, settings)
 
     def _repeated(self, rows: Rows) -> int:
         """Rows held out that are learnt too, which is told: at temperature 0 a prompt has one answer."""
@@ -348,6 +355,29 @@ def fresh_head(target: TargetModel, draft_token_ids: Tensor, settings: HeadTrain
     head = Eagle3Head(config, target, draft_token_ids=draft_token_ids, own_output=settings.output is Output.own)
     initialize(head)
     return head.float().requires_grad_(True)
+
+
+def trainable(head: Eagle3Head) -> Eagle3Head:
+    """A head of a checkpoint, in float32 to be trained; an embedding of its own stays as it is."""
+    head.float()
+    for name, parameter in head.named_parameters():
+        parameter.requires_grad_(name != EMBEDDING)
+    return head
+
+
+def loss_of(settings: HeadTraining) -> Loss:
+    """What is minimised, with those settings that are its own.
+
+    Raises:
+        SettingsError: one of another loss is given.
+    """
+    kind = settings.loss.settings
+    names = [field.name for field in fields(kind)]
+    found, default = settings.late_cross_entropy, HeadTraining.late_cross_entropy
+    if "late_cross_entropy" not in names and found != default:
+        raise SettingsError(f"late_cross_entropy: expected none beside loss={settings.loss.value}, found {found}")
+    loss: Loss = kind(**{name: getattr(settings, name) for name in names})
+    return loss
 
 
 def _read_layers(num_layers: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ Shapes: B rows, P pairs of a row, K steps, H hidden size, V draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -142,7 +142,7 @@ def step_terms(
     return StepTerms(cross_entropy, overlap, kept, hit)
 
 
-def accepted(terms: list[StepTerms]) -> list[Tensor]:
+def accepted(terms: Sequence[StepTerms]) -> list[Tensor]:
     """Chance that at least 1, 2, .. K draft tokens are accepted, [B, P] each.
 
     Averaged over text drawn from the target it is exact for chains of sampled drafts under token-by-token

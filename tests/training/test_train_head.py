@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -123,6 +124,34 @@ def test_a_head_of_the_targets_output_learns_without_a_matrix_of_its_own(tmp_pat
     assert torch.equal(fewer.fc.weight, head.fc.weight)
 
 
+def test_a_run_begins_with_the_weights_of_a_head_and_keeps_what_it_is(trained: Path, tmp_path: Path) -> None:
+    """Would catch weights that are drawn anew, other draft tokens, and a run that goes on from the start again."""
+    alone, start = Ranks(0, 1), partial(load_eagle3, trained / "head")
+    shutil.copytree(trained / "rows", tmp_path / "a" / "rows")
+    shutil.copytree(trained / "rows", tmp_path / "b" / "rows")
+
+    def run(name: str, **changes: Any) -> HeadRun:
+        run = head_run(tmp_path / name, draft_vocab_size=8192, start="earlier", steps=4, **changes)
+        return dataclasses.replace(run, start=start)
+
+    run("a")(alone)
+    lines = [json.loads(line)["T=1"] for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    ended = json.loads((trained / "log.jsonl").read_text().splitlines()[-1])["T=1"]
+    # its file is of bfloat16
+    assert lines[0]["acceptance_length"] == pytest.approx(ended["acceptance_length"], abs=0.02)
+    first, second = (load_eagle3(folder / "head", general_target()) for folder in (trained, tmp_path / "a"))
+    assert second.draft_to_target.tolist() == first.draft_to_target.tolist()
+    assert not torch.equal(first.fc.weight, second.fc.weight)
+    # its time is over: it makes one step and stops
+    run("b", run_minutes=1e-9).train(alone)
+    assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["state"]["index"] == 1
+    run("b").train(alone)
+    found = [load_file(tmp_path / name / "head" / "model.safetensors") for name in ("a", "b")]
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    with pytest.raises(ValueError, match="expected what this run began with, start=earlier"):
+        head_run(tmp_path / "a", draft_vocab_size=8192)(alone)
+
+
 @pytest.mark.parametrize("loads", [general_target, own_target])
 def test_kept_states_teach_what_states_that_are_computed_anew_do(
     tmp_path: Path, loads: Callable[[bool], TargetModel]
@@ -216,6 +245,12 @@ def test_two_processes_average_gradients_and_follow_the_first(tmp_path: Path) ->
         (["minutes=0"], "minutes: expected more than 0, or 0 beside run_minutes"),
         (["seed=1,2"], "a run trains one head"),
         (["temperatures=3"], "temperatures: expected numbers from 0 to 2"),
+        (
+            ["start=built_in", "output=target"],
+            "output: expected none beside start, whose head has its own, found target",
+        ),
+        (["start=/missing"], "start: expected a folder or a Hugging Face id"),
+        (["start=built_in", "length=2000"], "length: expected at most 1024"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_loaded(
