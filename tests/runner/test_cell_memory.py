@@ -11,12 +11,13 @@ import torch
 from harness.backends.local.cell_memory import CellMemory, check_memory
 from harness.backends.local.local import LocalBackend
 from harness.backends.local.model_store import ModelStore
+from harness.checks.profiling.rank_cost import rank_costs
 from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.cli.ending import FAILED
 from harness.config.drafter import DrafterKind, drafter_of, drafter_traits
 from harness.config.drafting import DraftingConfig, DraftSamplingChoice
-from harness.config.models import TargetConfig, Weights
+from harness.config.models import Layers, TargetConfig, Weights
 from harness.config.sections import DecodingConfig
 from harness.config.workload import WorkloadConfig
 from harness.models import free_memory
@@ -199,6 +200,31 @@ def test_the_sizes_of_a_public_model_are_told_without_making_it(monkeypatch):
     )
     with pytest.raises(ValueError, match=expected):
         subject.prepare(PLAYED)
+
+
+def test_rounds_of_several_ranks_are_refused_before_anything_is_drawn(monkeypatch):
+    """Would catch a length that is looked up in the loaded target: the system killed the process then."""
+    monkeypatch.setattr(RandomWeights, "put", _only_meta_models(RandomWeights.put))
+    with_free(monkeypatch, 20 * 10**9)
+    subject = backend(target={"shape": "llama3_8b"}, dtype="float32")
+    with pytest.raises(ValueError, match=r"expected 32\.\d\d GB of free memory on cpu .*found 20\.00 GB"):
+        next(rank_costs([subject.cell], 32, 2))
+
+
+def test_ranks_on_a_cpu_share_its_memory():
+    """Would catch parts that fit one by one."""
+    target = {"shape": "llama3_8b", "layers": Layers.transformers}
+    for num_ranks in (1, 2, 4):
+        subject = backend(target=target, dtype="bfloat16", tensor_parallel=num_ranks)
+        subject.fit_slots(PLAYED)
+        (weights,), (cache,) = (
+            (each.num_bytes for each in needs)
+            for needs in (subject.engine_of_cell.memory.weights.values(), subject.engine_of_cell.memory.caches)
+        )
+        if num_ranks == 1:
+            alone = weights, cache
+        # norms lie on every rank
+        assert alone[0] <= weights < 1.001 * alone[0] and cache == alone[1]
 
 
 def _only_meta_models(put):

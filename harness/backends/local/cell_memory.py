@@ -70,17 +70,20 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
         target: _weights(loaded, f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
     }
     split = target.split
+    # each on a GPU of its own, or all on the one CPU
+    num_ranks_here = split.num_ranks if split is not None and loaded.device.type == "cpu" else 1
     if split is not None:
         each = weights[target]
         weights[target] = each._replace(
-            what=f"{each.what}, of which each of {split.num_ranks} ranks has a part", num_bytes=split.rank_bytes
+            what=f"{each.what}, of which each of {split.num_ranks} ranks has a part",
+            num_bytes=split.rank_bytes * num_ranks_here,
         )
     if head is not None and not head.is_of_target:
         what = f"the drafter {drafter.kind.value}"
         weights[head] = _weights(loaded, what, head.module, is_there=loaded.has_head(drafter))
     sizes, found = engine.settings, CacheBytes.of(engine)
     slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
-    caches = [Need(f"the target's key-value cache ({slots})", found.target)]
+    caches = [Need(f"the target's key-value cache ({slots})", found.target * num_ranks_here)]
     if split is not None and head is not None:
         whole = target.embed_weight.nbytes + target.output_matrix.nbytes
         caches.append(Need("the whole embedding and output matrix, which drafters read", whole))

@@ -160,9 +160,8 @@ def _profile(
 
 def check_length(backend: LocalBackend) -> None:
     """Raise ValueError unless prompt and output fit the positions of the target and the configured slots."""
-    cell, longest = backend.cell, backend.target.config.max_position_embeddings
-    if cell.backend.max_length is not None:
-        longest = min(longest, cell.backend.max_length)
+    # the target is not loaded yet
+    cell, longest = backend.cell, backend.requests.longest_sequence
     num_prompt, num_new = cell.workload.prompt_tokens or 0, cell.decoding.max_new_tokens
     if num_prompt + num_new > longest:
         raise ValueError(
