@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from typing import Any
 from harness.models.checkpoint import CheckpointError, configured_by, read_json
 from harness.models.described import CONFIG
 from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokenizer, read_header
-from harness.models.kept_folders import cache_folder, kept
+from harness.models.kept_folders import cache_folder, content_of, kept
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.files import UnwritableError, write_atomically
@@ -93,13 +92,14 @@ def _write(file: Path, folder: Path) -> None:
     _write_model(file, folder)
     given = _beside(file)
     for path in given:
-        shutil.copyfile(path, folder / path.name)
+        (folder / path.name).write_bytes(content_of(path))
     if not given:
         gguf_tokenizer(file).save_pretrained(folder)
 
 
 def _write_model(file: Path, folder: Path) -> None:
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     from harness.models.general.known_types import quietly
@@ -115,7 +115,12 @@ def _write_model(file: Path, folder: Path) -> None:
             plain = type(read)(config)
         plain.load_state_dict(read.state_dict(), assign=True)
         plain.tie_weights()
-        plain.save_pretrained(folder)
+    try:
+        with quietly():
+            plain.save_pretrained(folder)
+    except SafetensorError as error:
+        # what the system said, in another class
+        raise OSError(str(error)) from error
     _state(file, folder)
 
 

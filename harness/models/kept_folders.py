@@ -42,7 +42,7 @@ def kept(folder: Path, write: Callable[[Path], None], is_whole: Callable[[Path],
 
     Args:
         folder: its place.
-        write: fills an empty folder.
+        write: fills an empty folder; what it cannot read it tells as a CheckpointError (`told_if_unreadable`).
         is_whole: whether what lies at the place is what would be written; else it is taken away.
 
     Raises:
@@ -63,6 +63,28 @@ def kept(folder: Path, write: Callable[[Path], None], is_whole: Callable[[Path],
             f"yourself the right, or name another folder in {VARIABLE}"
         ) from error
     return folder
+
+
+@contextmanager
+def told_if_unreadable(file: Path) -> Iterator[None]:
+    """Turn what the system says of a file that is read inside into a CheckpointError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{file}: expected a file that can be read, found: {error.strerror or error}; give yourself the right to "
+            "read it, or fetch it again"
+        ) from error
+
+
+def content_of(file: Path) -> bytes:
+    """What is in a file that a folder is made of.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    with told_if_unreadable(file):
+        return file.read_bytes()
 
 
 @contextmanager
@@ -106,14 +128,22 @@ def _lock(place: int, how: int) -> bool:
 
 
 def _put(unfinished: Path, folder: Path, is_whole: Callable[[Path], bool]) -> None:
-    """Move a folder to its place, unless another process has put the same one there meanwhile."""
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            unfinished.rename(folder)
-            return
-        except OSError:
-            if is_whole(folder):
+    """Move a folder to its place, unless another process has put the same one there meanwhile.
+
+    One process at a time looks at what lies there and takes it away, so that none takes away what another has put.
+    """
+    place = os.open(folder.parent, os.O_RDONLY)
+    try:
+        _lock(place, fcntl.LOCK_EX)
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                unfinished.rename(folder)
                 return
-            if not tries_left or not folder.exists():
-                raise
-            shutil.rmtree(folder, ignore_errors=True)
+            except OSError:
+                if is_whole(folder):
+                    return
+                if not tries_left or not folder.exists():
+                    raise
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(place)

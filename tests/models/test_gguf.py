@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from experiments.run import main
 from harness.backends.server.process import Servers
@@ -220,6 +221,18 @@ def test_a_copy_of_a_file_is_the_same_model_and_another_content_is_not(model, tm
     os.utime(path, (2, 2))
     after = converted(str(path), told.append)
     assert after != before and len(told) == 2 and {before, after} == {*before.parent.iterdir()}
+
+
+@pytest.mark.parametrize("kind", [OSError, SafetensorError])
+def test_a_full_disk_is_told_as_one(model, monkeypatch, kind):
+    """Would catch a configuration that is blamed for what could not be written."""
+
+    def full(*_, **__):
+        raise kind("No space left on device")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    with pytest.raises(CheckpointError, match="expected to write this folder once, found: No space left on device"):
+        converted(str(model[0]), print)
 
 
 def test_a_tokenizer_that_is_put_beside_a_file_later_is_the_one_that_is_taken(model):

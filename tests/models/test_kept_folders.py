@@ -1,5 +1,7 @@
 """Folders of the user's cache while several processes write there."""
 
+import fcntl
+import os
 import pwd
 import subprocess
 import sys
@@ -47,6 +49,56 @@ def test_what_a_killed_process_left_is_taken_away_and_what_another_writes_is_not
     assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("*/*")) == [
         *("at_work/half", "at_work/rest", "mine/all")
     ]
+
+
+REPAIRS = """
+import sys
+from pathlib import Path
+from harness.models.kept_folders import kept
+
+def write(unfinished):
+    (unfinished / "good").touch()
+
+print("begun", flush=True)
+folder = kept(Path(sys.argv[1]), write, lambda found: (found / "good").exists())
+print(folder.stat().st_ino, flush=True)
+"""
+
+
+def test_a_folder_that_another_process_has_repaired_is_not_taken_away(tmp_path):
+    """Would catch a process that looks, finds damage, and takes away what has been put there since: the other one may
+    be reading it."""
+    folder = tmp_path / "model"
+    (folder / "damaged").mkdir(parents=True)
+    others = []
+
+    def is_whole(found):
+        found_whole = (found / "good").exists()
+        if found.exists() and not others and list(tmp_path.glob(".model-*")):
+            # it has looked, and now another process comes
+            command = [sys.executable, "-c", REPAIRS, str(folder)]
+            others.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            assert others[0].stdout.readline() == "begun\n"
+            if is_free(tmp_path):
+                others[0].wait()
+        return found_whole
+
+    kept(folder, lambda unfinished: (unfinished / "good").touch(), is_whole)
+    (other,) = others
+    told, _ = other.communicate()
+    assert other.returncode == 0 and int(told) == folder.stat().st_ino
+
+
+def is_free(folder):
+    """Whether another process could go on: nobody holds the folder's lock."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(place)
+    return True
 
 
 def test_a_user_without_a_home_is_told_to_name_a_folder(tmp_path, monkeypatch):
