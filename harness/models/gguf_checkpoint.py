@@ -17,7 +17,7 @@ from typing import Any
 from harness.models.checkpoint import CheckpointError, configured_by, read_json
 from harness.models.described import CONFIG
 from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokenizer, read_header
-from harness.models.kept_folders import cache_folder, content_of, kept
+from harness.models.kept_folders import cache_folder, content_of, kept, told_if_unreadable
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.files import UnwritableError, write_atomically
@@ -66,7 +66,7 @@ def _digest(sources: Sequence[Path]) -> str:
         return note.read_text(encoding="ascii")
     found = hashlib.sha256(str(FORM).encode())
     for source in sources:
-        with source.open("rb") as stream:
+        with told_if_unreadable(source), source.open("rb") as stream:
             found.update(f"\n{source.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
     with suppress(UnwritableError):
         write_atomically(note, found.hexdigest().encode())

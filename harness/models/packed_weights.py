@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.models.checkpoint import SINGLE, CheckpointError
-from harness.models.kept_folders import cache_folder, kept
+from harness.models.kept_folders import cache_folder, content_of, kept, told_if_unreadable
 
 PACKED = f"{SINGLE}.packed"
 FORMAT = "rejection-lab packed weights 1"
@@ -54,7 +54,7 @@ def pack(source: Path, to: Path) -> None:
     content = source.read_bytes()
     words = np.frombuffer(content, "<u2", len(content) // 2)
     planes = ((words << 1) | (words >> 15)).astype("<u2").view(np.uint8).reshape(-1, 2)
-    stated = {"format": FORMAT, "num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    stated = {"format": FORMAT, "num_bytes": len(content), "sha256": _sha256(content)}
     # what is as good as random has no repeats to look for
     stream = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL + 1, zlib.Z_HUFFMAN_ONLY)
     parts = [planes[:, 1].tobytes(), planes[:, 0].tobytes(), content[2 * len(words) :]]
@@ -72,7 +72,7 @@ def unpack(packed: Path) -> bytes:
 
     stated = _stated(packed)
     try:
-        planes = zlib.decompress(packed.read_bytes().partition(b"\n")[2])
+        planes = zlib.decompress(content_of(packed).partition(b"\n")[2])
     except zlib.error as error:
         raise CheckpointError(_damaged(packed, str(error))) from error
     num_words = stated.num_bytes // 2
@@ -83,7 +83,7 @@ def unpack(packed: Path) -> bytes:
         words[:, 0] = np.frombuffer(planes, np.uint8, num_words, num_words)
         turned = words.view("<u2").ravel()
         found = ((turned >> 1) | (turned << 15)).astype("<u2").tobytes() + planes[2 * num_words :]
-    if hashlib.sha256(found).hexdigest() != stated.sha256:
+    if _sha256(found) != stated.sha256:
         raise CheckpointError(_damaged(packed, f"{len(planes)} bytes of another SHA-256"))
     return found
 
@@ -96,24 +96,28 @@ def unpacked(folder: Path) -> Path:
 
     Returns:
         The folder itself, unless its weights are packed: then a copy of its name with all its files in the user's
-        cache, in a folder named after what is in them, written when it is first asked for.
+        cache, in a folder named after what is in them, written when it is first asked for, and again where it holds
+        something else.
 
     Raises:
-        CheckpointError: the packed file is damaged, lies beside unpacked weights, or there is no room for them.
+        CheckpointError: the packed file is damaged, cannot be read, or lies beside unpacked weights; or there is no
+            room for them.
     """
     packed = folder / PACKED
     if not packed.is_file():
         return folder
     if (folder / SINGLE).is_file():
         raise CheckpointError(f"{folder}: expected {SINGLE} or {PACKED}, found both; take one of them away")
-    sizes = {path.name: path.stat().st_size for path in _others(folder)} | {SINGLE: _stated(packed).num_bytes}
+    stated = _stated(packed)
 
     def is_whole(found: Path) -> bool:
-        return all((found / name).is_file() and (found / name).stat().st_size == size for name, size in sizes.items())
+        return all(_holds(found / path.name, _sha256(content_of(path))) for path in _others(folder)) and _holds(
+            found / SINGLE, stated.sha256
+        )
 
     def write(found: Path) -> None:
         for path in _others(folder):
-            shutil.copyfile(path, found / path.name)
+            (found / path.name).write_bytes(content_of(path))
         (found / SINGLE).write_bytes(unpack(packed))
 
     return kept(place_of(folder), write, is_whole)
@@ -127,8 +131,8 @@ def place_of(folder: Path) -> Path:
     """
     digest = hashlib.sha256(_stated(folder / PACKED).sha256.encode())
     for path in _others(folder):
-        digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
+        content = content_of(path)
+        digest.update(f"\n{path.name} {len(content)}\n".encode() + content)
     return cache_folder() / "unpacked" / digest.hexdigest()[:16] / folder.name
 
 
@@ -146,8 +150,28 @@ def _others(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name != PACKED)
 
 
+_KNOWN: dict[Path, tuple[object, str]] = {}
+"""State and SHA-256 of the files of the cache that this process has read."""
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    """Whether a file of the cache has this SHA-256; it is read again once it has changed."""
+    try:
+        stat = file.stat()
+        state = stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        if _KNOWN.get(file, (None,))[0] != state:
+            _KNOWN[file] = state, _sha256(file.read_bytes())
+    except OSError:
+        return False
+    return _KNOWN[file][1] == sha256
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _stated(packed: Path) -> _Stated:
-    with packed.open("rb") as stream:
+    with told_if_unreadable(packed), packed.open("rb") as stream:
         line = stream.readline(_LONGEST_LINE)
     try:
         stated = json.loads(line)
@@ -159,7 +183,9 @@ def _stated(packed: Path) -> _Stated:
 
 
 def _damaged(packed: Path, found: str) -> str:
+    is_ours = packed.is_relative_to(Path(__file__).parent)
+    source = "git checkout, or install the package again" if is_ours else "from where the folder came from"
     return (
         f"{packed}: expected packed weights ({FORMAT}) that are whole, found {found}: {packed.stat().st_size} bytes; "
-        "fetch the file again (git checkout, or install the package again)"
+        f"fetch the file again ({source})"
     )

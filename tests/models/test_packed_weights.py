@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.models import zoo
+from harness.models import packed_weights, zoo
 from harness.models.checkpoint import CheckpointError, checkpoint_folder, stored_tensors
 from harness.models.packed_weights import FORMAT, PACKED, pack, place_of, unpack, unpacked
 
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named_and_leaves_nothing(damage, head, cache):
         unpacked(head)
     text = str(told.value)
     assert text.startswith(f"{packed}: expected packed weights ({FORMAT}) that are whole, found ") and "\n" not in text
-    assert f"{packed.stat().st_size} bytes; fetch the file again" in text
+    assert f"{packed.stat().st_size} bytes; fetch the file again (from where the folder came from)" in text
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
@@ -136,6 +136,50 @@ def test_what_the_cache_lost_is_written_again(name, head, cache):
     (folder / name).write_bytes(content[:10])
     assert unpacked(head) == folder and (folder / name).read_bytes() == content
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("name", [SINGLE, "config.json"])
+def test_what_the_cache_holds_of_the_same_size_is_not_taken_for_the_same(name, head, cache):
+    """Would catch a bit that a disk lost, which changes drafts and nothing else."""
+    folder = unpacked(head)
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert unpacked(head) == folder and (folder / name).read_bytes() == content
+
+
+def test_content_is_checked_once_by_a_process(head, cache, monkeypatch):
+    """Would catch a start that reads hundreds of megabytes for every cell."""
+    folder, read = unpacked(head), []
+    unpacked(head)
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or whole(path))
+    unpacked(head)
+    assert folder / SINGLE not in read and head / PACKED not in read
+
+
+def test_a_built_in_file_that_is_damaged_has_the_advice_of_a_clone(head, cache, monkeypatch):
+    """Would catch a user's own folder that is to be fetched by git."""
+    (head / PACKED).write_bytes(b"none")
+    monkeypatch.setattr(packed_weights, "__file__", str(head.parent / "packed_weights.py"))
+    with pytest.raises(CheckpointError, match=r"fetch the file again \(git checkout, or install the package again\)"):
+        unpacked(head)
+
+
+@pytest.mark.parametrize("name", [PACKED, "config.json"])
+def test_a_file_that_cannot_be_read_is_not_told_as_a_cache_that_cannot_be_written(name, head, cache, monkeypatch):
+    def refused(way):
+        def of(path, *given):
+            if path == head / name:
+                raise PermissionError(13, "Permission denied", str(path))
+            return way(path, *given)
+
+        return of
+
+    for way in ("read_bytes", "open"):
+        monkeypatch.setattr(Path, way, refused(getattr(Path, way)))
+    with pytest.raises(CheckpointError, match=r"expected a file that can be read, found: Permission denied") as told:
+        unpacked(head)
+    assert str(told.value).startswith(f"{head / name}: ")
 
 
 def test_both_forms_side_by_side_are_refused(head):
