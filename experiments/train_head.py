@@ -88,12 +88,29 @@ def _run(options: argparse.Namespace) -> int:
     num_devices = torch.cuda.device_count()
     if device.type == "cuda" and settings.processes > num_devices:
         raise SettingsError(f"processes: expected at most {num_devices}, the GPUs here, found {settings.processes}")
+    if device.type == "cpu":
+        _check_on_cpu(cell, settings)
     Path(settings.out).mkdir(parents=True, exist_ok=True)
     loads, given = partial(load, cell), partial(segments, cell, settings)
     start = partial(load_start, cell) if settings.start else None
     work = HeadRun(settings, cell.seed, loads, given, time.monotonic(), named(cell.target), start)
     run_together(settings.processes, work)
     return SUCCESS
+
+
+def _check_on_cpu(cell: CellConfig, settings: HeadTraining) -> None:
+    """Refuse what a CPU has no room or no time for, and say what takes long; nothing is loaded."""
+    import torch
+
+    from harness.backends.local.model_store import target_of
+    from harness.config.device import resolve_dtype
+    from harness.models.meta import META
+    from harness.training.cpu_time import check_on_cpu, matrix_rate
+
+    target = target_of(cell.target, META, resolve_dtype(cell.local.dtype, torch.device("cpu")))
+    note = check_on_cpu(settings, target, target.dtype, matrix_rate(target.dtype))
+    if note is not None:
+        say(f"note: {note}")
 
 
 def compose_cell(overrides: Sequence[str], settings: HeadTraining) -> CellConfig:

@@ -1,0 +1,95 @@
+"""A training that a CPU has no room or no time for is refused before anything is loaded, with numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from experiments.train_head import main
+from harness.config.cli.ending import FAILED
+from harness.config.schema import SettingsError
+from harness.models import free_memory
+from harness.models.random_weights import RandomWeights
+from harness.models.target import load_target
+from harness.training.cpu_time import LeastTime, check_on_cpu, matrix_rate
+from harness.training.settings import HeadTraining, Output
+
+DTYPE = torch.float32
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_target(None, device="meta")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return HeadTraining(out=str(tmp_path))
+
+
+def test_the_least_time_is_that_of_the_products(settings):
+    """Would catch a bound above what a run takes, which refuses runs that would end in time."""
+    small = replace(settings, batch_rows=2, length=32, rows_at_once=2, draft_vocab_size=64, num_unrolled=1)
+    target = load_target(None)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        positions = torch.arange(32).expand(2, -1)
+        view = target.new_cache(2, 32).view(slice(0, 2), positions, 32)
+        target.logits(target.forward(torch.zeros(2, 32, dtype=torch.int64), positions, view).hidden)
+    forward, learnt = counter.get_total_flops(), 2 * 3 * 2 * 32 * target.hidden_size * 64
+    least = LeastTime.of(small, target, 1.0)
+    # attention, which torch does not count here
+    assert least.step_s == pytest.approx(forward + learnt, rel=0.02)
+    assert least.text_s == pytest.approx(least.step_s - learnt)
+    assert LeastTime.of(replace(small, keep_states=True, processes=2), target, 0.5).step_s == 4 * learnt
+    assert LeastTime.of(replace(small, keep_states=True, output=Output.target), target, 1.0).step_s == learnt * 2 / 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "changes", "told"),
+    [
+        (
+            1e8,
+            {},
+            r"rows_at_once: expected the first rows within generate_minutes=10, found 256 rows of 1,024 tokens, ",
+        ),
+        (
+            1e8,
+            {"generate_minutes": 1e6},
+            r"batch_rows: expected time for 10 steps or more in 20 minutes, found that a ",
+        ),
+    ],
+)
+def test_what_takes_longer_than_its_time_is_refused(rate, changes, told, settings, target):
+    with pytest.raises(SettingsError, match=told) as refused:
+        check_on_cpu(replace(settings, **changes), target, DTYPE, rate)
+    advice = r"\d minutes or more on this CPU \(0 GFLOP/s in float32, measured\); set length=128 rows_at_once=64 "
+    assert re.search(advice + r"batch_rows=4 draft_vocab_size=1024 \(.* at least\), or take a GPU$", str(refused.value))
+
+
+def test_few_steps_are_told_and_many_are_not(settings, target):
+    note = check_on_cpu(settings, target, DTYPE, 3e10)
+    assert note is not None and re.search(r"at most \d\d steps in 20 minutes; for more of them set length=128 ", note)
+    assert check_on_cpu(settings, target, DTYPE, 3e12) is None
+    assert check_on_cpu(replace(settings, steps=5), target, DTYPE, 3e10) is None
+
+
+def test_a_target_that_has_no_room_is_refused_before_it_is_drawn(tmp_path, monkeypatch, capsys):
+    """Would catch a process that the system kills."""
+
+    def only_on_meta(self, name, place):
+        assert place.is_meta, f"{name} was drawn"
+
+    monkeypatch.setattr(RandomWeights, "put", only_on_meta)
+    monkeypatch.setattr(free_memory, "free_bytes", lambda device: 40 * 10**9)
+    assert main([f"out={tmp_path / 'run'}", "target=llama3_8b", "backend.device=cpu"]) == FAILED
+    told = capsys.readouterr().err
+    assert "expected 100.84 GB of free memory on cpu (32.12 GB for 8,030,261,248 weights of target llama3_8b" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rate_is_measured():
+    assert 1e8 < matrix_rate(DTYPE) < 1e14
