@@ -379,7 +379,8 @@ def _provenance(file: Path, root: Path) -> dict[str, str]:
         return found
     inside = [path for path in file.parents if path.is_relative_to(root / "results")][:-1]
     names = ("report.md", "tables/settings.md", "*.json")
-    for path in (path for folder in inside for name in names for path in sorted(folder.glob(name))):
+    others = [path for folder in inside for name in names for path in sorted(folder.glob(name))]
+    for path in ([file] if file.suffix == ".md" else []) + others:
         text = path.read_text(encoding="utf-8")
         for name, pattern in PROVENANCE.items():
             matches = ("".join(match) if isinstance(match, tuple) else match for match in re.findall(pattern, text))
