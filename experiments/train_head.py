@@ -108,7 +108,8 @@ def _check_on_cpu(cell: CellConfig, settings: HeadTraining) -> None:
     from harness.training.cpu_time import check_on_cpu, matrix_rate
 
     target = target_of(cell.target, META, resolve_dtype(cell.local.dtype, torch.device("cpu")))
-    note = check_on_cpu(settings, target, target.dtype, matrix_rate(target.dtype))
+    start = load_start(cell, target) if settings.start else None
+    note = check_on_cpu(settings, target, target.dtype, matrix_rate(target.dtype), start)
     if note is not None:
         say(f"note: {note}")
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from harness.config.schema import SettingsError
+from harness.models.eagle3 import Eagle3Head
 from harness.models.free_memory import Need, check_fits, weights_need
 from harness.models.target import TargetModel
 from harness.training.rows import RowFiles
-from harness.training.settings import HeadTraining, Output
+from harness.training.settings import OF_FRESH, HeadTraining, Output
 from harness.training.train_head import ROWS
 
 SMALLER: dict[str, Any] = {"length": 128, "rows_at_once": 64, "batch_rows": 4, "draft_vocab_size": 1024}
@@ -37,8 +38,14 @@ class LeastTime(NamedTuple):
     step_s: float
 
     @classmethod
-    def of(cls, settings: HeadTraining, target: TargetModel, rate: float) -> LeastTime:
-        """target: may lie on the meta device. rate: operations a second of all processes together."""
+    def of(cls, settings: HeadTraining, target: TargetModel, rate: float, start: Eagle3Head | None = None) -> LeastTime:
+        """Of a training with these settings.
+
+        Args:
+            target: may lie on the meta device.
+            rate: operations a second of all processes together.
+            start: head of settings.start, whose draft tokens and output count in place of those of the settings.
+        """
         cost, num_rows, length = target.cost, settings.rows_at_once, settings.length
         text = cost.passes(num_rows, [1] * length, 1).num_operations + cost.logits(length, num_rows).num_operations
         num_tokens = settings.batch_rows * length
@@ -46,20 +53,28 @@ class LeastTime(NamedTuple):
             cost.passes(settings.batch_rows, [length], 1).num_operations + cost.logits(1, num_tokens).num_operations
         )
         # logits, gradients of the states and, of a matrix of the head's own, of its weights
-        num_products = 3 if settings.output is Output.own else 2
-        num_draft = min(settings.draft_vocab_size, target.vocab_size)
+        has_own_output = settings.output is Output.own if start is None else start.has_own_output
+        num_products = 3 if has_own_output else 2
+        num_draft = min(settings.draft_vocab_size, target.vocab_size) if start is None else start.vocab_size
         learnt = 2 * num_products * settings.num_unrolled * num_tokens * target.hidden_size * num_draft
         step = learnt + (0 if settings.keep_states else forward)
         return cls(settings.processes * text / rate, settings.processes * step / rate)
 
 
-def check_on_cpu(settings: HeadTraining, target: TargetModel, dtype: torch.dtype, rate: float) -> str | None:
+def check_on_cpu(
+    settings: HeadTraining,
+    target: TargetModel,
+    dtype: torch.dtype,
+    rate: float,
+    start: Eagle3Head | None = None,
+) -> str | None:
     """What a user should know of a training on a CPU; None where there is time for many steps.
 
     Args:
         target: on the meta device.
         dtype: of its weights.
         rate: see `matrix_rate`.
+        start: see `LeastTime.of`.
 
     Raises:
         SettingsError: the first rows, or a few steps, take longer than all the time that they are given.
@@ -67,38 +82,38 @@ def check_on_cpu(settings: HeadTraining, target: TargetModel, dtype: torch.dtype
     """
     writes = RowFiles(Path(settings.out) / ROWS).num_rows * settings.length < settings.tokens
     _check_memory(settings, target, writes)
-    least = LeastTime.of(settings, target, rate)
+    least = LeastTime.of(settings, target, rate, start)
     rows, batch = (
         f"{num:,} rows of {settings.length:,} tokens" for num in (settings.rows_at_once, settings.batch_rows)
     )
     on = f"on this CPU ({rate / 1e9:,.0f} GFLOP/s in {str(dtype).removeprefix('torch.')}, measured)"
-    advice = _advice(settings, target, rate)
     if writes and least.text_s > max(60.0, 60 * settings.generate_minutes):
         raise SettingsError(
             f"rows_at_once: expected the first rows within generate_minutes={settings.generate_minutes:g}, found "
-            f"{rows}, which take {_told(least.text_s)} or more {on}; {advice}"
+            f"{rows}, which take {_told(least.text_s)} or more {on}; " + _advice(settings, target, rate, start)
         )
     minutes = 0.0 if settings.steps or settings.only_text else settings.minutes or settings.run_minutes
     num_steps = 60 * minutes / least.step_s
     if minutes and num_steps < FEW_STEPS and FEW_STEPS * least.step_s > 60:
         raise SettingsError(
             f"batch_rows: expected time for {FEW_STEPS} steps or more in {minutes:g} minutes, found that a step of "
-            f"{batch} takes {_told(least.step_s)} or more {on}; {advice}"
+            f"{batch} takes {_told(least.step_s)} or more {on}; " + _advice(settings, target, rate, start)
         )
     if minutes and num_steps < TOLD_BELOW:
         text = f"the first {rows} take {_told(least.text_s)} or more {on}, and " if writes else f"{on} "
         return (
             f"{text}a step of {batch} {_told(least.step_s)} or more: at most {num_steps:,.0f} steps in {minutes:g} "
-            f"minutes; for more of them {advice}"
+            f"minutes; for more of them {_advice(settings, target, rate, start)}"
         )
     return None
 
 
-def _advice(settings: HeadTraining, target: TargetModel, rate: float) -> str:
-    lower = {name: value for name, value in SMALLER.items() if value < getattr(settings, name)}
+def _advice(settings: HeadTraining, target: TargetModel, rate: float, start: Eagle3Head | None) -> str:
+    kept = () if start is None else OF_FRESH
+    lower = {name: value for name, value in SMALLER.items() if name not in kept and value < getattr(settings, name)}
     if not lower or settings.num_unrolled > SMALLER["length"] // 2:
         return "give more minutes, or take a GPU"
-    least = LeastTime.of(replace(settings, **lower), target, rate)
+    least = LeastTime.of(replace(settings, **lower), target, rate, start)
     given = " ".join(f"{name}={value}" for name, value in lower.items())
     return f"set {given} ({_told(least.text_s)} and {_told(least.step_s)} at least), or take a GPU"
 

@@ -109,7 +109,7 @@ class HeadTraining:
         _require(is_bounded, "minutes", "more than 0, or 0 beside run_minutes", self.minutes)
         known = bool(self.temperatures) and all(0 <= value <= 2 for value in self.temperatures)
         _require(known, "temperatures", "numbers from 0 to 2", self.temperatures)
-        for name in _OF_FRESH if self.start else ():
+        for name in OF_FRESH if self.start else ():
             found = getattr(self, name)
             is_given = found != getattr(HeadTraining, name)
             _require(not is_given, name, "none beside start, whose head has its own", getattr(found, "value", found))
@@ -127,7 +127,7 @@ def _require(condition: bool, name: str, expected: str, found: object) -> None:
         raise SettingsError(f"{name}: expected {expected}, found {found}")
 
 
-_OF_FRESH = ("draft_vocab_size", "output", "intermediate_size")
+OF_FRESH = ("draft_vocab_size", "output", "intermediate_size")
 """Settings of a head whose weights are drawn."""
 _LEAST: dict[str, float] = {
     "steps": 0,

@@ -10,11 +10,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.train_head import main
-from harness.config.cli.ending import FAILED
+from harness.config.cli.ending import FAILED, SUCCESS, WRONG_SETTINGS
 from harness.config.schema import SettingsError
 from harness.models import free_memory
+from harness.models.eagle3 import Eagle3Config, Eagle3Head, load_eagle3
 from harness.models.random_weights import RandomWeights
 from harness.models.target import load_target
+from harness.training import cpu_time
 from harness.training.cpu_time import LeastTime, check_on_cpu, matrix_rate
 from harness.training.settings import HeadTraining, Output
 
@@ -93,3 +95,27 @@ def test_a_target_that_has_no_room_is_refused_before_it_is_drawn(tmp_path, monke
 
 def test_a_rate_is_measured():
     assert 1e8 < matrix_rate(DTYPE) < 1e14
+
+
+def test_beside_a_start_the_sizes_are_those_of_its_head(tmp_path, monkeypatch, capsys):
+    """Would catch advice to set what the head has, and a run that such advice ends."""
+    given = ["backend.device=cpu", "start=built_in", "num_unrolled=2", f"out={tmp_path / 'run'}"]
+    small = ["tokens=1024", "length=64", "rows_at_once=16", "batch_rows=2", "question_tokens=16", "answer_tokens=16"]
+    assert main([*given, *small, "temperatures=0", "loss=acceptance", "steps=1"]) == SUCCESS
+    assert (tmp_path / "run" / "head" / "model.safetensors").is_file()
+    monkeypatch.setattr(cpu_time, "matrix_rate", lambda dtype: 1e8)
+    capsys.readouterr()
+    assert main([*given[:-1], f"out={tmp_path / 'slow'}"]) == WRONG_SETTINGS
+    told = capsys.readouterr().err
+    assert re.search(r"; set length=128 rows_at_once=64 batch_rows=4 \(.* at least\), or take a GPU$", told.strip())
+
+
+def test_the_least_time_beside_a_start_is_that_of_its_output(settings):
+    target = load_target(None)
+    head = load_eagle3(None, target)
+    own = replace(settings, keep_states=True, draft_vocab_size=head.vocab_size)
+    begun = replace(settings, keep_states=True, start="built_in")
+    assert LeastTime.of(begun, target, 1.0, head) == LeastTime.of(own, target, 1.0)
+    few = Eagle3Head(Eagle3Config.for_target(target, 64), target, own_output=False)
+    taken = replace(own, draft_vocab_size=64, output=Output.target)
+    assert LeastTime.of(begun, target, 1.0, few) == LeastTime.of(taken, target, 1.0)
