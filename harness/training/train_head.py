@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,7 @@ class Trainer:
         self.num_repeated = self._repeated(rows)
         self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
         torch.manual_seed(run.seed)
-        self.head = self._fresh(rows, saved) if run.start is None else trainable(run.start(self.target))
+        self.head = self._fresh(rows, saved) if run.start is None else self._begun(run.start(self.target))
         if saved is not None:
             self.head.load_state_dict(dict(self.head.state_dict()) | saved["head"])
         ranks.share(self.head)
@@ -194,6 +194,12 @@ class Trainer:
         ids, share = frequent_tokens(learnt, self.target.vocab_size, settings.draft_vocab_size)
         self._tell(f"draft vocabulary: the {len(ids):,} most frequent tokens are {share:.2%} of the answers")
         return fresh_head(self.target, ids, settings)
+
+    def _begun(self, start: Eagle3Head) -> Eagle3Head:
+        """The head to begin with, to be trained, and what was assumed of its file told."""
+        for text in start.assumptions:
+            self._tell(f"note: start: {text}")
+        return trainable(start)
 
     def _repeated(self, rows: Rows) -> int:
         """Rows held out that are learnt too, which is told: at temperature 0 a prompt has one answer."""
@@ -358,7 +364,11 @@ def fresh_head(target: TargetModel, draft_token_ids: Tensor, settings: HeadTrain
 
 
 def trainable(head: Eagle3Head) -> Eagle3Head:
-    """A head of a checkpoint, in float32 to be trained; an embedding of its own stays as it is."""
+    """A head of a checkpoint, in float32 to be trained; an embedding of its own stays as it is.
+
+    Its file will name the target that it is trained for here, and not that of the checkpoint.
+    """
+    head.config = replace(head.config, verifier=head.target.name, rounded_weights=head.target.rounded_weights)
     head.float()
     for name, parameter in head.named_parameters():
         parameter.requires_grad_(name != EMBEDDING)

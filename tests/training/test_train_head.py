@@ -152,6 +152,24 @@ def test_a_run_begins_with_the_weights_of_a_head_and_keeps_what_it_is(trained: P
         head_run(tmp_path / "a", draft_vocab_size=8192)(alone)
 
 
+def test_a_head_that_is_trained_further_names_the_target_it_is_trained_for(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Would catch a file that names weights of its start, which it was not trained on, and a start that is not told."""
+    start, out = tmp_path / "start", tmp_path / "out"
+    shutil.copytree(trained / "head", start)
+    shutil.copytree(trained / "rows", out / "rows")
+    fields = json.loads((start / "config.json").read_text())
+    fields["speculators_config"]["verifier"] |= {"name_or_path": "other", "rounded_weights": "GGUF Q4_1 weights"}
+    (start / "config.json").write_text(json.dumps(fields))
+    run = head_run(out, draft_vocab_size=8192, start=str(start), steps=1)
+    dataclasses.replace(run, start=partial(load_eagle3, start))(Ranks(0, 1))
+    assert "note: start: its file says that it was trained on GGUF Q4_1 weights of other" in capsys.readouterr().out
+    verifier = json.loads((out / "head" / "config.json").read_text())["speculators_config"]["verifier"]
+    assert (verifier["name_or_path"], verifier["rounded_weights"]) == (general_target().name, "")
+    assert not load_eagle3(out / "head", general_target()).assumptions
+
+
 @pytest.mark.parametrize("loads", [general_target, own_target])
 def test_kept_states_teach_what_states_that_are_computed_anew_do(
     tmp_path: Path, loads: Callable[[bool], TargetModel]
