@@ -20,6 +20,7 @@ from harness.config.models import Layers, TargetConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.ngram_run import NgramDrafter
 from harness.models.general.compiled import CompiledLayers, LayerView
+from harness.models.general.compiled_states import StateView
 from harness.models.general.target import GeneralTarget
 from harness.runner.plan.compose import compose_plan
 from harness.workload.conversations import conversations, load_prompts
@@ -92,6 +93,32 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypa
     (note,) = target.fallbacks
     assert "could not compile the layers" in note
     asked = GeneralTarget(tiny_model("llama"), None)
+    asked.compile(is_asked=True)
+    with pytest.raises(ValueError, match=r"backend.compile: torch could not compile .*; use backend.compile=false"):
+        tokens(asked)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_compiled", "words"),
+    [
+        ("mamba2", False, "torch could not compile the layers of"),
+        ("qwen3_next", True, "not compiled: they have states, and torch failed"),
+    ],
+)
+def test_layers_with_states_that_cannot_be_compiled_are_told_or_refused(model_type, is_compiled, words, monkeypatch):
+    """Would catch a target that was to be compiled, is not, and says nothing."""
+
+    def broken(*_, **__):
+        raise Unsupported("a call that torch does not know")
+
+    monkeypatch.setattr(StateView, "run", broken)
+    monkeypatch.setattr("harness.models.general.target.MIN_PARAMETERS", 1)
+    plain, target = (GeneralTarget(tiny_model(model_type), None) for _ in range(2))
+    assert target.compile(is_asked=False) is None
+    assert tokens(target) == tokens(plain) and target.is_compiled is is_compiled
+    (note,) = target.fallbacks
+    assert words in note
+    asked = GeneralTarget(tiny_model(model_type), None)
     asked.compile(is_asked=True)
     with pytest.raises(ValueError, match=r"backend.compile: torch could not compile .*; use backend.compile=false"):
         tokens(asked)

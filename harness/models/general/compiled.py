@@ -153,6 +153,16 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfC
     return found
 
 
+def reason_of(error: Exception) -> str | None:
+    """Why torch does not compile something, by an error of its compiler; None of any other error."""
+    # torch's compiler takes seconds to import
+    from torch._dynamo.exc import TorchDynamoException
+
+    if not isinstance(error, TorchDynamoException):
+        return None
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class CompiledLayers:
     """The layers of a network that ask for one layer of its cache each, compiled where they first run."""
 
@@ -185,7 +195,9 @@ class CompiledLayers:
         return bool(self._mixers)
 
     def without_states(self, obstacle: str) -> CompiledLayers | None:
-        """The same without layers that have recurrent states; None if there are no others."""
+        """The same without layers that have recurrent states; None if there are none, or no others."""
+        if not self.has_states:
+            return None
         others = {index: layer for index, layer in self._layer_of.items() if layer.mixer is None}
         return CompiledLayers(self._network, others, obstacle) if others else None
 

@@ -18,7 +18,7 @@ from harness.models.decoder_layer import View
 from harness.models.fused.checks import written
 from harness.models.general.alike_layers import one_of_each_kind
 from harness.models.general.cache import ATTENDED, GeneralCache
-from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache
+from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache, reason_of
 from harness.models.general.in_place import DEVICES, windows_in_place
 from harness.models.general.network import Network
 from harness.models.general.rope import hold_to_original_length
@@ -255,18 +255,23 @@ class GeneralTarget(TargetModel):
                 with self._compiled.running(view):
                     return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))
             except Exception as error:
-                # torch's compiler takes seconds to import
-                from torch._dynamo.exc import TorchDynamoException
-
-                if not isinstance(error, TorchDynamoException):
+                reason = reason_of(error)
+                if reason is None:
                     raise
-                reason = str(error).strip().splitlines()[0]
-                # what was written is written again
-                if self._compiled.has_states:
-                    self._compiled = self._compiled.without_states(f"have states, and torch failed: {reason}")
-                    return self.forward(token_ids, positions, view, aux_layers)
-                why = f"torch could not compile the layers of {self.name}: {reason}"
-                if self._must_compile:
-                    raise ValueError(f"backend.compile: {why}; use backend.compile=false") from error
-                self._compiled, self._compile_failure = None, why
+                self._leave_out_what_failed(self._compiled, reason, error)
+            # what was written is written again
+            return self.forward(token_ids, positions, view, aux_layers)
         return TargetOutput(*self.network.run(token_ids, positions, view, aux_layers))
+
+    def _leave_out_what_failed(self, compiled: CompiledLayers, reason: str, error: Exception) -> None:
+        """Run layers as they are from now on, those with states alone where there are any.
+
+        Raises:
+            ValueError: compiling was asked for.
+        """
+        why = f"torch could not compile the layers of {self.name}: {reason}"
+        if self._must_compile:
+            raise ValueError(f"backend.compile: {why}; use backend.compile=false") from error
+        self._compiled = compiled.without_states(f"have states, and torch failed: {reason}")
+        if self._compiled is None:
+            self._compile_failure = why
