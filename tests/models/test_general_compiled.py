@@ -124,6 +124,21 @@ def test_layers_with_states_that_cannot_be_compiled_are_told_or_refused(model_ty
         tokens(asked)
 
 
+def test_a_layer_of_more_variants_than_torch_keeps_runs_as_it_is(monkeypatch):
+    """Would catch a cell that ends where torch refuses one variant more."""
+    monkeypatch.setattr("harness.models.general.compiled.MAX_VARIANTS", 1)
+    monkeypatch.setattr("harness.models.general.target.MIN_PARAMETERS", 1)
+    plain, target = (GeneralTarget(tiny_model("llama"), None) for _ in range(2))
+    assert target.compile(is_asked=False) is None
+    assert tokens(target) == tokens(plain) and not target.is_compiled
+    (note,) = target.fallbacks
+    assert "more than 1 variants of one layer" in note
+    asked = GeneralTarget(tiny_model("llama"), None)
+    asked.compile(is_asked=True)
+    with pytest.raises(ValueError, match=r"backend.compile: .* more than 1 variants .*; use backend.compile=false"):
+        tokens(asked)
+
+
 def test_small_models_are_compiled_only_if_asked_for():
     assert "fewer than" in GeneralTarget(tiny_model("llama"), None).compile(is_asked=False)
 

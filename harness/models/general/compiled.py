@@ -156,9 +156,13 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfC
 def reason_of(error: Exception) -> str | None:
     """Why torch does not compile something, by an error of its compiler; None of any other error."""
     # torch's compiler takes seconds to import
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo import exc
 
-    if not isinstance(error, TorchDynamoException):
+    # of none of its other kinds in some versions, and not there in others
+    limit = getattr(exc, "FailOnRecompileLimitHit", None)
+    if limit is not None and isinstance(error, limit):
+        return f"more than {MAX_VARIANTS} variants of one layer"
+    if not isinstance(error, exc.TorchDynamoException):
         return None
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
