@@ -32,12 +32,30 @@ def num_with_a_gpu_open(pids: frozenset[int]) -> int:
 
 def _started_by(pid: int) -> Iterator[int]:
     """All that a process has started, and what these have."""
-    for thread in (PROC / str(pid) / "task").iterdir():
-        for child in map(int, (thread / "children").read_text().split()):
-            yield child
-            # it may have ended meanwhile
-            with suppress(OSError):
-                yield from _started_by(child)
+    for child in _children(pid):
+        yield child
+        # it may have ended meanwhile
+        with suppress(OSError):
+            yield from _started_by(child)
+
+
+def _children(pid: int) -> list[int]:
+    """What the threads of a process have started; some of them may end while they are asked.
+
+    Raises:
+        OSError: none of them tells.
+    """
+    found: list[int] = []
+    refusals = []
+    threads = list((PROC / str(pid) / "task").iterdir())
+    for thread in threads:
+        try:
+            found += map(int, (thread / "children").read_text().split())
+        except OSError as error:
+            refusals.append(error)
+    if refusals and len(refusals) == len(threads):
+        raise refusals[0]
+    return found
 
 
 def _has_a_gpu_open(pid: int) -> bool:

@@ -143,6 +143,19 @@ def test_the_runs_own_processes_are_no_foreign_ones(server, monkeypatch):
     assert [seen(FakeNvml((1980, 0, number))).num_foreign_processes for number in (1, 2, 3)] == [0, 0, 1]
 
 
+def test_a_thread_that_ends_meanwhile_takes_no_process_from_the_run(tmp_path, monkeypatch):
+    """Would catch a server whose own processes read as foreign ones for a whole run."""
+    server, rank = 2**22, 2**22 + 1
+    for pid, child in ((os.getpid(), server), (server, rank)):
+        # a thread that has ended is listed, and cannot be read
+        for thread in range(20):
+            (tmp_path / str(pid) / "task" / str(thread)).mkdir(parents=True)
+        (tmp_path / str(pid) / "task" / "7" / "children").write_text(f"{child} ")
+    monkeypatch.setattr(own_processes, "PROC", tmp_path)
+    found = seen(FakeNvml((1980, 0, [os.getpid(), server, rank])))
+    assert (found.num_other_processes, found.num_foreign_processes) == (2, 0) and not found.unknown
+
+
 def test_where_the_system_does_not_tell_the_runs_own_processes_foreign_ones_are_not_known(tmp_path, monkeypatch):
     monkeypatch.setattr(own_processes, "PROC", tmp_path)
     found = seen(FakeNvml((1980, 0, 2)))
