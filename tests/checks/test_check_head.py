@@ -303,6 +303,11 @@ def test_a_reference_is_found_whatever_cache_the_models_lie_in(tmp_path, monkeyp
     assert "/one/cache" not in text
     assert [item.name for item in references.references_of(in_cache("/two/cache"))] == ["small"]
     assert references.references_of(in_cache("/two/cache", digest="0123456789abcdee")) == []
+    # one that was written by hand, or before paths were shown
+    text = text.replace("target: gguf/", "target: /one/cache/gguf/").replace("path: unpacked/", "path: /one/unpacked/")
+    (tmp_path / "small.yaml").write_text(text)
+    assert text.count("/one/") == 2
+    assert [item.name for item in references.references_of(in_cache("/two/cache"))] == ["small"]
 
 
 def test_a_reference_is_of_the_same_work():

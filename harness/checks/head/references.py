@@ -118,7 +118,7 @@ def references_of(cell: CellConfig, name: str | None = None) -> list[Reference]:
             )
         return [item for item in there if item.name == name]
     pair = pair_of(cell)
-    found = [item for item in there if all(_plain(item.fields[name]) == _plain(value) for name, value in pair.items())]
+    found = [item for item in there if all(_same(item.fields[name]) == _same(value) for name, value in pair.items())]
     return sorted(found, key=lambda item: not item.is_own)
 
 
@@ -132,9 +132,9 @@ def pair_of(cell: CellConfig) -> dict[str, str | None]:
     }
 
 
-def _plain(name: str | None) -> str | None:
-    """A Hub id, however it is spelled."""
-    return None if name is None else name.lower()
+def _same(name: str | None) -> str | None:
+    """What is the same for a Hub id however it is spelled, and for a path in whatever cache."""
+    return None if name is None else shown_path(name).lower()
 
 
 def reference_text(cell: CellConfig, prompts: str, counts: Mapping[float, Counts], engine: str, template: str) -> str:
