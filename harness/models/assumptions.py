@@ -19,7 +19,7 @@ from harness.models.checkpoint_kind import BLOCK_HEADS
 from harness.models.described import described_drafter, described_target
 from harness.models.dflash_anchor import anchor_of
 from harness.models.head_fits import confidence_told, windows_told
-from harness.models.rounded_weights import rounded_weights_here, trained_weights_told
+from harness.models.rounded_weights import trained_weights_told, weights_label_here
 from harness.models.shape import told_of_shape
 from harness.models.shared_tokens import shared_tokens
 from harness.models.token_ids import Vocabulary, compared, has_tokenizer, missing_ids, stored_token_ids
@@ -29,7 +29,7 @@ _READ_LAYERS = DRAFTER.members_with("aux_layers")
 
 
 def assumed_of_head(
-    kind: str, fields: Mapping[str, Any], num_layers: int, rounded: str, choices: HeadChoices = AS_FILED
+    kind: str, fields: Mapping[str, Any], num_layers: int, label: str, choices: HeadChoices = AS_FILED
 ) -> tuple[str, ...]:
     """Of a draft head.
 
@@ -37,7 +37,7 @@ def assumed_of_head(
         kind: of the drafter.
         fields: of its config.json.
         num_layers: of its target.
-        rounded: label of its target's weights if they were rounded to fewer bits, else empty.
+        label: of its target's weights, see `weights_label_here`.
         choices: what counts in place of what the file says.
 
     Raises:
@@ -59,7 +59,7 @@ def assumed_of_head(
         found += confidence_told(fields, choices)
     if kind == DrafterKind.dflash2.value:
         found += windows_told(fields)
-    return (*found, *trained_weights_told(fields, rounded))
+    return (*found, *trained_weights_told(fields, label))
 
 
 def assumed_of_vocabulary(target: TargetConfig, drafter: DrafterConfig) -> tuple[str, ...]:
@@ -140,9 +140,8 @@ def assumed_of_drafter(drafter: DrafterConfig, target: TargetConfig) -> tuple[st
     num_layers = None if ours is None else ours.fields.get("num_hidden_layers")
     if type(num_layers) is not int:
         return of_files
-    rounded = rounded_weights_here(target)
     with named(described.source):
-        return (*of_files, *assumed_of_head(kind, fields, num_layers, rounded, drafter.head_choices))
+        return (*of_files, *assumed_of_head(kind, fields, num_layers, weights_label_here(target), drafter.head_choices))
 
 
 def _names(folder: Path, model: TargetConfig | DrafterConfig) -> Collection[str] | None:

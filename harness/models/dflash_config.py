@@ -118,7 +118,7 @@ class DFlashConfig:
         with named(source):
             layers = aux_layers_of(cls.kind, data, target.num_layers, choices.aux_layers or None).layers
             anchor = anchor_of(data, choices.anchor, cls.kind).anchor
-            assumed = assumed_of_head(cls.kind, data, target.num_layers, target.rounded_weights, choices)
+            assumed = assumed_of_head(cls.kind, data, target.num_layers, target.weights_label, choices)
         return {"aux_layers": layers, "anchor": anchor, "assumptions": assumed}
 
     def of_vocabulary(self, num_rows: int, draft_vocab_size: int) -> Self:

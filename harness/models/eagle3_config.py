@@ -40,8 +40,7 @@ class Eagle3Config:
     verifier: str | None = None
     """Name of the target in the file."""
     rounded_weights: str | None = None
-    """Label of the target's weights that it was trained on, empty if they were not rounded; None where the file does
-    not say."""
+    """Label of the target's weights that it was trained on, see TRAINED_ON; None where the file does not say."""
     assumptions: tuple[str, ...] = ()
     """What the file does not say and was taken."""
     kind: ClassVar[str] = "eagle3"
@@ -63,7 +62,7 @@ class Eagle3Config:
             aux_layers or default_aux_layers(target.num_layers),
             target.hidden_size,
             verifier=target.name,
-            rounded_weights=target.rounded_weights,
+            rounded_weights=target.weights_label,
             **own,
         )
 
@@ -163,7 +162,7 @@ def eagle3_fields(
     nested = data.get("eagle_config") or {}
     with named(source):
         layers = aux_layers_of(kind, data, target.num_layers, choices.aux_layers or None).layers
-        assumed = assumed_of_head(kind, data, target.num_layers, target.rounded_weights, choices)
+        assumed = assumed_of_head(kind, data, target.num_layers, target.weights_label, choices)
     return {
         "layer": layer,
         "draft_vocab_size": stated_draft_vocab_size(data, layer, source),

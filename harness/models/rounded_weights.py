@@ -36,17 +36,20 @@ def rounded_weights(fields: Mapping[str, Any]) -> str:
     return f"{method}{algorithm} weights{f', {bits} bits' if bits else ''}"
 
 
+RANDOM = "random weights"
+"""Label of weights that were drawn: none of the model that gives the sizes."""
+
 TRAINED_ON = "rounded_weights"
 """Field beside the target's name in a head's file: the label of the weights that it was trained on, empty if they were
-not rounded."""
+neither rounded nor drawn."""
 
 
-def trained_weights_told(fields: Mapping[str, Any], rounded: str) -> tuple[str, ...]:
+def trained_weights_told(fields: Mapping[str, Any], label: str) -> tuple[str, ...]:
     """That a head was trained on other weights of its target than those of a run, if its file says on which.
 
     Args:
         fields: of the head's config.json.
-        rounded: label of the run's weights, empty if they are not rounded.
+        label: of the run's weights, see `weights_label_here`.
 
     Raises:
         ValueError: what its file says is no label.
@@ -55,11 +58,11 @@ def trained_weights_told(fields: Mapping[str, Any], rounded: str) -> tuple[str, 
     for name in ("speculators_config", "verifier"):
         verifier = verifier.get(name) if isinstance(verifier, Mapping) else None
     stated = verifier.get(TRAINED_ON) if isinstance(verifier, Mapping) else None
-    if stated is None or stated == rounded:
+    if stated is None or stated == label:
         return ()
     if not isinstance(stated, str):
         raise ValueError(f"expected {TRAINED_ON} of the verifier as text, found {stated!r}")
-    trained, here = (label or "weights that are not rounded" for label in (stated, rounded))
+    trained, here = (each or "weights that are not rounded" for each in (stated, label))
     name = verifier.get("name_or_path") or "its target"
     return (f"its file says that it was trained on {trained} of {name}, and the target has {here}",)
 
@@ -77,6 +80,12 @@ def rounded_weights_here(target: TargetConfig) -> str:
         return ""
     described = described_target(target)
     return "" if described is None else rounded_weights(described.fields)
+
+
+def weights_label_here(target: TargetConfig) -> str:
+    """What a target's weights are beside the published ones, as a label, of its settings and files: random, or rounded
+    as `rounded_weights_here` has it; empty where they are neither."""
+    return RANDOM if target.weights is Weights.random else rounded_weights_here(target)
 
 
 def _of_gguf(kind: str) -> str:

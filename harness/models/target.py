@@ -48,7 +48,7 @@ from harness.models.latent_attention import LatentAttention
 from harness.models.layer_forward import embedded, linear, run_layers
 from harness.models.meta import made_on_meta
 from harness.models.model_types import takes_general_path
-from harness.models.rounded_weights import rounded_weights
+from harness.models.rounded_weights import RANDOM, rounded_weights
 from harness.models.shared_tokens import SharedTokens
 from harness.models.slot_cache import SlotCache, TargetCache
 from harness.models.tokenizer import eos_token_ids, load_tokenizer
@@ -140,6 +140,12 @@ class TargetModel:
         slots_config = with_slots(self.config)
         for layer in self.causal_lm.model.layers:
             use_slots(layer, slots_config)
+
+    @property
+    def weights_label(self) -> str:
+        """What its weights are beside the published ones, as a label: random, or rounded; empty where they are
+        neither."""
+        return self.rounded_weights if self.random_fingerprint is None else RANDOM
 
     @property
     def num_positions(self) -> int:

@@ -368,7 +368,7 @@ def trainable(head: Eagle3Head) -> Eagle3Head:
 
     Its file will name the target that it is trained for here, and not that of the checkpoint.
     """
-    head.config = replace(head.config, verifier=head.target.name, rounded_weights=head.target.rounded_weights)
+    head.config = replace(head.config, verifier=head.target.name, rounded_weights=head.target.weights_label)
     head.float()
     for name, parameter in head.named_parameters():
         parameter.requires_grad_(name != EMBEDDING)
