@@ -23,6 +23,7 @@ from torch import Tensor
 from harness.config.schema import SettingsError
 from harness.models.aux_layer_ids import default_aux_layers
 from harness.models.eagle3 import EMBEDDING, Eagle3Config, Eagle3Head
+from harness.models.fingerprint import fingerprint
 from harness.models.free_memory import Need, check_fits
 from harness.models.head import save_head
 from harness.models.target import TargetModel
@@ -47,6 +48,8 @@ FIXED = (
     "draft_vocab_size",
     "output",
     "intermediate_size",
+    "loss",
+    "late_cross_entropy",
     "temperatures",
     "batch_rows",
 )
@@ -157,9 +160,11 @@ class Trainer:
         rows = RowFiles(self.folder / ROWS).read()
         self._check(rows)
         self.num_repeated = self._repeated(rows)
+        self.start: str | None = None
+        """Fingerprint of the head to begin with."""
         self.state: dict[str, Any] = {"index": 0, "seconds": 0.0} if saved is None else saved["state"]
         torch.manual_seed(run.seed)
-        self.head = self._fresh(rows, saved) if run.start is None else self._begun(run.start(self.target))
+        self.head = self._fresh(rows, saved) if run.start is None else self._begun(run.start(self.target), saved)
         if saved is not None:
             self.head.load_state_dict(dict(self.head.state_dict()) | saved["head"])
         ranks.share(self.head)
@@ -195,8 +200,19 @@ class Trainer:
         self._tell(f"draft vocabulary: the {len(ids):,} most frequent tokens are {share:.2%} of the answers")
         return fresh_head(self.target, ids, settings)
 
-    def _begun(self, start: Eagle3Head) -> Eagle3Head:
-        """The head to begin with, to be trained, and what was assumed of its file told."""
+    def _begun(self, start: Eagle3Head, saved: dict[str, Any] | None) -> Eagle3Head:
+        """The head to begin with, to be trained, and what was assumed of its file told.
+
+        Raises:
+            ValueError: its files are not those that the run began with.
+        """
+        assert start.path is not None, "start is a folder"
+        self.start = fingerprint(start.path)
+        if saved is not None and saved["start"] != self.start:
+            raise ValueError(
+                f"{self.folder / CHECKPOINT}: expected behind start={self.settings.start} the files that this run "
+                f"began with, fingerprint {saved['start']}, found {self.start}; or choose another folder (out)"
+            )
         for text in start.assumptions:
             self._tell(f"note: start: {text}")
         return trainable(start)
@@ -332,6 +348,7 @@ class Trainer:
             {
                 "settings": fixed(self.settings),
                 "state": self.state,
+                "start": self.start,
                 "draft_token_ids": torch.arange(self.target.vocab_size) if ids is None else ids.cpu(),
                 "head": {name: weight.detach() for name, weight in self.head.named_parameters()},
                 "optimizer": self.optimizer.state_dict(),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from experiments.train_head import main
 from harness.models.eagle3 import load_eagle3
@@ -24,7 +24,7 @@ from harness.training.chat_segments import given_prompts
 from harness.training.ranks import Ranks, run_together
 from harness.training.rows import RowFiles
 from harness.training.sampler import Segments
-from harness.training.settings import HeadTraining, Output
+from harness.training.settings import HeadTraining, LossKind, Output
 from harness.training.train_head import HeadRun
 from tests.support.any_models import tiny_config, tiny_model
 from tests.support.gradients_of_ranks import write_found
@@ -148,6 +148,15 @@ def test_a_run_begins_with_the_weights_of_a_head_and_keeps_what_it_is(trained: P
     run("b").train(alone)
     found = [load_file(tmp_path / name / "head" / "model.safetensors") for name in ("a", "b")]
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    other = tmp_path / "other"
+    shutil.copytree(trained / "head", other)
+    weights = load_file(other / "model.safetensors")
+    save_file(
+        {name: tensor + 1 if name == "norm.weight" else tensor for name, tensor in weights.items()},
+        other / "model.safetensors",
+    )
+    with pytest.raises(ValueError, match="expected behind start=earlier the files that this run began with"):
+        dataclasses.replace(run("a"), start=partial(load_eagle3, other))(alone)
     with pytest.raises(ValueError, match="expected what this run began with, start=earlier"):
         head_run(tmp_path / "a", draft_vocab_size=8192)(alone)
 
@@ -214,8 +223,16 @@ def test_text_is_counted_by_its_rows(tmp_path: Path) -> None:
     assert files.numbers == [0, 1] and files.num_rows == 30 and files.read().tokens.shape == (30, 32)
 
 
-@pytest.mark.parametrize(("name", "value", "began_with"), [("draft_vocab_size", 12, "24"), ("batch_rows", 6, "4")])
-def test_a_run_refuses_other_settings_than_it_began_with(trained: Path, name: str, value: int, began_with: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "began_with"),
+    [
+        ("draft_vocab_size", 12, "24"),
+        ("batch_rows", 6, "4"),
+        ("loss", LossKind.acceptance, "kl_then_acceptance"),
+        ("late_cross_entropy", 0.1, "0.05"),
+    ],
+)
+def test_a_run_refuses_other_settings_than_it_began_with(trained: Path, name: str, value: Any, began_with: str) -> None:
     """With more rows of a step, rows that were learnt would be held out."""
     with pytest.raises(ValueError, match=f"began with, {name}={began_with}"):
         head_run(trained, **{name: value})(Ranks(0, 1))
