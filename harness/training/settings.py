@@ -88,9 +88,9 @@ class HeadTraining:
     learning_rate: float = 1e-3
     """The highest."""
     loss: LossKind = LossKind.kl_then_acceptance
-    """What is minimised: Kullback-Leibler divergence (kl), that mixed with total variation distance (lk), the expected
-    number of accepted draft tokens at temperature 1, negative (acceptance), or kl and from 55 % of the budget on
-    acceptance."""
+    """What is minimised: Kullback-Leibler divergence (kl), that mixed with total variation distance (lk), the draft
+    tokens accepted at temperature 1 along the rows' text, negative (acceptance; their expected number over rows drawn
+    at 1, see temperatures), or kl and from 55 % of the budget on acceptance."""
     late_cross_entropy: float = 0.05
     """Weight of kl beside acceptance."""
     processes: int = 1

@@ -1,4 +1,4 @@
-"""KL first; from 55 % of the budget on, the expected number of accepted draft tokens."""
+"""KL first; from 55 % of the budget on, accepted draft tokens."""
 
 from __future__ import annotations
 
