@@ -95,7 +95,7 @@ def _acceptance(settings: Settings, numbers: Numbers) -> str:
     overlaps = " | ".join(f"step {index}" for index in range(1, num_steps + 1))
     rows = "\n".join(
         f"| {_HEAD_NAMES[kind]} | {' | '.join(f'{value:.3f}' for value in numbers[kind]['overlap'])} "
-        f"| {numbers[kind]['acceptance_length']:.2f} |"
+        f"| {numbers[kind]['expected_length']:.2f} |"
         for kind in kinds
     )
     return f"""## Acceptance

@@ -87,7 +87,7 @@ class HeadTrainer:
         measured = self.measure(_EVALUATION_ROWS)
         print(
             f"{self.kind}: step {done.num_steps} loss {loss:.3f} {rate / 1e3:,.0f}k tokens/s {done.fraction:.1%}, "
-            f"overlap {measured['overlap']}, expected length {measured['acceptance_length']}",
+            f"overlap {measured['overlap']}, expected length {measured['expected_length']}",
             flush=True,
         )
         return done.num_steps, time.perf_counter()

@@ -219,5 +219,5 @@ class Learner:
         return {
             "overlap": [round(value, 4) for value in overlap],
             "acceptance_by_position": [round(value, 4) for value in kept],
-            "acceptance_length": round(1 + sum(kept), 4),
+            "expected_length": round(1 + sum(kept), 4),
         }

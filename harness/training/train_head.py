@@ -321,7 +321,7 @@ class Trainer:
     def _log(self, index: int, fraction: float, done: Done | None, rate: float) -> None:
         loss = None if done is None else round(done.check("head"), 4)
         measured = self.measure()
-        words = [f"{name} {values['acceptance_length']:.2f}" for name, values in measured.items()]
+        words = [f"{name} {values['expected_length']:.2f}" for name, values in measured.items()]
         told = "" if loss is None else f", loss {loss:.3f}, {rate:,.0f} tokens/s"
         self._tell(f"step {index}, {fraction:.1%}{told}; expected length on rows held out: {', '.join(words)}")
         line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate)}

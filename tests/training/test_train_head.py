@@ -71,7 +71,7 @@ def test_a_trained_head_drafts_better_on_rows_held_out(trained: Path) -> None:
     lines = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 8]
     for temperature in ("T=0", "T=1"):
-        before, after = (line[temperature]["acceptance_length"] for line in lines)
+        before, after = (line[temperature]["expected_length"] for line in lines)
         assert after > before + 0.02
 
 
@@ -108,7 +108,7 @@ def test_a_head_of_the_targets_output_learns_without_a_matrix_of_its_own(tmp_pat
     """Would catch a matrix in its file, rows that are learnt, positions that no row had, and a run that goes on with
     another output."""
     head_run(tmp_path, output=Output.target)(Ranks(0, 1))
-    lines = [json.loads(line)["T=1"]["acceptance_length"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line)["T=1"]["expected_length"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert lines[-1] > lines[0] + 0.02
     target = general_target()
     head = load_eagle3(tmp_path / "head", target)
@@ -138,7 +138,7 @@ def test_a_run_begins_with_the_weights_of_a_head_and_keeps_what_it_is(trained: P
     lines = [json.loads(line)["T=1"] for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
     ended = json.loads((trained / "log.jsonl").read_text().splitlines()[-1])["T=1"]
     # its file is of bfloat16
-    assert lines[0]["acceptance_length"] == pytest.approx(ended["acceptance_length"], abs=0.02)
+    assert lines[0]["expected_length"] == pytest.approx(ended["expected_length"], abs=0.02)
     first, second = (load_eagle3(folder / "head", general_target()) for folder in (trained, tmp_path / "a"))
     assert second.draft_to_target.tolist() == first.draft_to_target.tolist()
     assert not torch.equal(first.fc.weight, second.fc.weight)
