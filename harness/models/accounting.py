@@ -121,6 +121,9 @@ def model_account(
     account.take_source()
     if names is not None:
         account.add(names, lambda found: model_tensors(found, account.fields))
+    if accepted.setting == OF_TARGET.setting:
+        # other models have no such setting
+        account.offer_transformers(lambda: _general_account(folder, fields, accepted, runs_code, names))
     account.check_final()
     return account
 
@@ -261,6 +264,8 @@ class Account:
         self._assumptions: list[str] = []
         self._harmless: frozenset[str] | None = None
         self._by_transformers = by_transformers
+        self._layout = layout
+        self._of_transformers: Callable[[], Account] | None = None
         stated = dict(fields) if by_transformers else without_nulls(fields)
         self.fields = self._read(CONFIG, stated, layout) if layout else stated
         self._look_beside()
@@ -397,6 +402,25 @@ class Account:
         """Note what is assumed, in one sentence without its end."""
         self._assumptions.append(text)
 
+    def offer_transformers(self, account: Callable[[], Account]) -> None:
+        """Where layers of our own do not compute a field and those of transformers do, name them in the error.
+
+        account: makes that of the same files with the layers of transformers; it imports their code.
+        """
+        self._of_transformers = account
+
+    def _is_computed_by_transformers(self, items: Sequence[Unread]) -> bool:
+        """Whether the layers of transformers read these fields and take everything else of the files too."""
+        if self._of_transformers is None:
+            return False
+        try:
+            other = self._of_transformers()
+            other.settled()
+        except CheckpointError:
+            return False
+        known = (other._layout.get(item.name) for item in items)
+        return all(row is not None and not row.note for row in known)
+
     def check_final(self) -> None:
         """Raise CheckpointError for what accept_unknown cannot take."""
         final = [item for item in self._unread if item.remedy is not None]
@@ -416,9 +440,14 @@ class Account:
         left = [item for item in self._unread if not any(means(name, item.name) for name in self._accepted.names)]
         if left:
             asked = ",".join(item.name for item in left[:_NUM_SHOWN]) + (",..." if len(left) > _NUM_SHOWN else "")
+            own = (
+                "use target.layers=transformers, which computes it, or "
+                if self._is_computed_by_transformers(left)
+                else ""
+            )
             raise CheckpointError(
-                f"{self._folder}: {_found(left)}; choose another checkpoint or, if you know that nothing here depends "
-                f"on it, {self._accepted.given(asked)}"
+                f"{self._folder}: {_found(left)}; {own}choose another checkpoint or, if you know that nothing here "
+                f"depends on it, {self._accepted.given(asked)}"
             )
         vouched = [text for name in self._accepted.names for text in self._vouched(name)]
         left_alone = (self._harmless or frozenset()) | {item.name for item in self._unread}

@@ -242,6 +242,17 @@ def test_how_weights_were_rounded_is_told_as_their_file_says_it(stated, label):
     assert rounded_weights({"quantization_config": stated}) == label
 
 
+@pytest.mark.parametrize(
+    ("role", "more", "is_named"),
+    [("target", {}, True), ("target", {"attend_twice": 3}, False), ("draft model", {}, False)],
+    ids=["computed", "beside what they do not know", "no such setting"],
+)
+def test_layers_of_transformers_are_named_where_they_would_take_the_folder(role, more, is_named):
+    with pytest.raises(CheckpointError, match="use_sliding_window = True in") as refused:
+        account(role, TARGETS["Qwen3"][0] | WINDOW_ON | {"sliding_window": 32} | more)
+    assert ("target.layers=transformers" in str(refused.value)) == is_named
+
+
 def test_a_window_that_reaches_no_layer_is_no_window():
     """As in published files of Qwen2 and Qwen3, which state one and do not use it."""
     sizes = TARGETS["Qwen3"][0]

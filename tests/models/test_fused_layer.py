@@ -314,6 +314,16 @@ def test_joint_weights_are_the_separate_ones(bias: bool):
     assert held_bytes(layer) == num_bytes
 
 
+def test_a_layer_is_packed_without_the_projections_that_it_lacks():
+    """Would catch an MLP without a gate that no target can be loaded with, and one that fused layers take."""
+    layer, (_, rotary) = tiny_layer(), layer_and_rotary()
+    del layer.mlp.gate_proj
+    pack_layer(layer)
+    joint = torch.cat([projection.weight for projection in query_key_value(tiny_layer().self_attn)])
+    assert torch.equal(packed(query_key_value(layer.self_attn))[0], joint)
+    assert "lacks projections that fused layers compute" in (fusion_obstacle(layer, rotary) or "")
+
+
 def test_packing_twice_changes_nothing():
     layer = tiny_layer()
     pack_layer(layer)

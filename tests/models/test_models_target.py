@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from harness.config.models import Layers
 from harness.models.accounting import Accepted
 from harness.models.checkpoint import CheckpointError
 from harness.models.target import TargetModel, load_target
@@ -232,10 +233,16 @@ def test_models_that_do_not_run_are_refused(folder, fields, reason):
         load_target(folder)
 
 
-def test_sliding_attention_is_refused(tmp_path):
+def test_sliding_attention_is_refused_with_the_setting_that_computes_it(tmp_path):
+    """Would catch a reader who vouches for a window, and gets other logits past it."""
     causal_lm = random_causal_lm("qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=2)
-    with pytest.raises(ValueError, match=r"'sliding_attention'.*, which would change what the layers attend to"):
-        load_target(save_target_folder(tmp_path, causal_lm))
+    folder, tokens = save_target_folder(tmp_path, causal_lm), random_tokens(2, 24)
+    named = r"'sliding_attention'.*, which would change what the layers attend to.*; use target\.layers=transformers, "
+    with pytest.raises(ValueError, match=named):
+        load_target(folder)
+    target = load_target(folder, layers=Layers.transformers)
+    states = target.forward(tokens, positions_from([0, 0], 24), None).hidden
+    torch.testing.assert_close(target.logits(states), causal_lm(tokens).logits, **TOLERANCE)
 
 
 def test_transformers_own_forward_still_works_after_wrapping():

@@ -69,10 +69,14 @@ def _obstacles(layer: Any, rotary: Any) -> Iterator[str]:
     if getattr(layer, "residual_multiplier", 1) != 1:
         yield f"its residuals have a scale of {layer.residual_multiplier}"
     attention, mlp = layer.self_attn, layer.mlp
+    joint = joint_projections(layer)
+    if len(joint) < 2:
+        yield "its attention or MLP lacks projections that fused layers compute, such as the gate of an MLP"
+        return
     yield from _attention_obstacles(attention, rotary)
     if mlp.config.hidden_act not in SILU:
         yield f"its activation is {mlp.config.hidden_act}, not silu"
-    of_attention, of_mlp = joint_projections(layer)
+    of_attention, of_mlp = joint
     last = (mlp.shared_experts if hasattr(mlp, "experts") else mlp).down_proj
     for projections in (of_attention, (attention.o_proj,), of_mlp, (last,)):
         obstacle = packing_obstacle(projections)
@@ -135,12 +139,21 @@ def gate_and_up(mlp: Any) -> tuple[Any, Any]:
     return mlp.gate_proj, mlp.up_proj
 
 
-def joint_projections(layer: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The projections of a decoder layer that share a weight: of its attention, and of its MLP or shared experts."""
+def joint_projections(layer: Any) -> list[tuple[Any, ...]]:
+    """The projections of a decoder layer that share a weight: of its attention, and of its MLP or shared experts.
+
+    Where the layer lacks one of them, as an MLP without a gate does, it has nothing to join there.
+    """
     attention, mlp = layer.self_attn, layer.mlp
-    is_latent = hasattr(attention, "kv_a_proj_with_mqa")
-    of_attention = latent_projections(attention) if is_latent else query_key_value(attention)
-    return of_attention, gate_and_up(mlp.shared_experts if hasattr(mlp, "experts") else mlp)
+    mlp = mlp.shared_experts if hasattr(mlp, "experts") else mlp
+    found: list[tuple[Any, ...]] = []
+    if hasattr(attention, "kv_a_proj_with_mqa"):
+        found.append(latent_projections(attention))
+    elif all(hasattr(attention, name) for name in ("q_proj", "k_proj", "v_proj")):
+        found.append(query_key_value(attention))
+    if all(hasattr(mlp, name) for name in ("gate_proj", "up_proj")):
+        found.append(gate_and_up(mlp))
+    return found
 
 
 def pack_layer(layer: Any) -> None:
