@@ -17,7 +17,7 @@ from typing import Any
 from harness.models.checkpoint import CheckpointError, configured_by, read_json
 from harness.models.described import CONFIG
 from harness.models.gguf import check_tokenizer, file_type, gguf_in, gguf_tokenizer, read_header
-from harness.models.kept_folders import cache_folder, content_of, kept, told_if_unreadable
+from harness.models.kept_folders import cache_folder, content_of, kept, state_of, told_if_unreadable
 from harness.models.model_types import CONVERTED, QUANTIZATION
 from harness.models.token_ids import TOKENIZER_FILES, has_tokenizer
 from harness.records.files import UnwritableError, write_atomically
@@ -60,7 +60,7 @@ def converted(path: str, tell: Callable[[str], None]) -> Path:
 
 def _digest(sources: Sequence[Path]) -> str:
     """Of what is in some files: they are read once for each of their states, if the cache can be written to."""
-    states = [f"{source} {source.stat().st_size} {source.stat().st_mtime_ns}" for source in sources]
+    states = [f"{source} {state_of(source)}" for source in sources]
     note = cache_folder() / "digests" / hashlib.sha256(f"{FORM} {states}".encode()).hexdigest()
     if note.is_file():
         return note.read_text(encoding="ascii")

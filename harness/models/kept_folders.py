@@ -87,6 +87,16 @@ def content_of(file: Path) -> bytes:
         return file.read_bytes()
 
 
+def state_of(file: Path) -> tuple[int, ...]:
+    """What is another one for a file that was written to or replaced, whatever its times were set to.
+
+    Raises:
+        OSError: the system does not tell.
+    """
+    stat = file.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
     """A locked folder beside another one, taken away at the end if it is still there."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.models.checkpoint import SINGLE, CheckpointError
-from harness.models.kept_folders import cache_folder, content_of, kept, told_if_unreadable
+from harness.models.kept_folders import cache_folder, content_of, kept, state_of, told_if_unreadable
 
 PACKED = f"{SINGLE}.packed"
 FORMAT = "rejection-lab packed weights 1"
@@ -157,8 +157,7 @@ _KNOWN: dict[Path, tuple[object, str]] = {}
 def _holds(file: Path, sha256: str) -> bool:
     """Whether a file of the cache has this SHA-256; it is read again once it has changed."""
     try:
-        stat = file.stat()
-        state = stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+        state = state_of(file)
         if _KNOWN.get(file, (None,))[0] != state:
             _KNOWN[file] = state, _sha256(file.read_bytes())
     except OSError:
