@@ -139,6 +139,15 @@ def test_a_layer_of_more_variants_than_torch_keeps_runs_as_it_is(monkeypatch):
         tokens(asked)
 
 
+def test_layers_without_a_cache_are_not_said_to_keep_more():
+    """Would catch one reason for all layers that run as they are, of which some keep nothing at all."""
+    target = GeneralTarget(tiny_model("nemotron_h"), None)
+    assert target.compile(is_asked=True) is None
+    assert target.fallbacks == ("2 of 4 layers are not compiled: they ask the cache for nothing",)
+    obstacle = GeneralTarget(tiny_model("falcon_h1"), None).compile(is_asked=True)
+    assert obstacle == "its layers keep more than keys and values"
+
+
 def test_small_models_are_compiled_only_if_asked_for():
     assert "fewer than" in GeneralTarget(tiny_model("llama"), None).compile(is_asked=False)
 

@@ -10,6 +10,7 @@ Shapes: B rows, T tokens of a row, H heads, D width of a head, L places of a slo
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -115,14 +116,15 @@ class LayerOfCache(NamedTuple):
     """Its call where it asks for recurrent states there; None where it asks for keys and values."""
 
 
-def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfCache]:
-    """The layers of a network that write and read keys and values, or states, of one layer of the cache alone.
+def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfCache | str]:
+    """What the layers of a network do with a cache, found by a forward of one token.
 
     Args:
         cache: of one slot of one place, its tensors made.
 
     Returns:
-        By layer of the network.
+        By layer of the network; what hinders compiling it where it does not write and read keys and values, or the
+        states of one mixer, of one layer of the cache alone.
     """
     zero = torch.zeros(1, 1, dtype=torch.int64, device=cache.slot_ids.device)
     view = _Watched(cache, slice(0, 1), zero, 1)
@@ -140,17 +142,28 @@ def layers_of_cache(network: Network, cache: GeneralCache) -> dict[int, LayerOfC
         for hook in hooks:
             hook.remove()
     ends = [*begins[1:], (len(view.asked), len(view.states.calls))]
-    found = {}
+    found: dict[int, LayerOfCache | str] = {}
     for index, (begun, ended) in enumerate(zip(begins, ends, strict=True)):
         asked, calls = view.asked[begun[0] : ended[0]], view.states.calls[begun[1] : ended[1]]
-        kinds, numbers = ({item[place] for item in asked} for place in (0, 1))
-        if len(numbers) != 1:
-            continue
-        if [item[0] for item in asked] == ["key"]:
-            found[index] = LayerOfCache(asked[0][1], None)
-        elif kinds <= {"conv", "recurrent"} and len(calls) == 1 and not calls[0].gets_tensors:
-            found[index] = LayerOfCache(asked[0][1], calls[0])
+        found[index] = _layer_of(asked, calls)
     return found
+
+
+def _layer_of(asked: list[tuple[str, int]], calls: list[MixerCall]) -> LayerOfCache | str:
+    """What a layer does, by what it asked a cache for and its calls of mixers; else what hinders compiling it."""
+    kinds, numbers = [kind for kind, _ in asked], {number for _, number in asked}
+    if not asked:
+        return "ask the cache for nothing"
+    if len(numbers) > 1:
+        return "ask for several layers of the cache"
+    (number,) = numbers
+    if kinds == ["key"]:
+        return LayerOfCache(number, None)
+    if not set(kinds) <= {"conv", "recurrent"}:
+        return "keep more than keys and values"
+    if len(calls) != 1:
+        return "keep states of several mixers" if calls else "keep states outside of mixers"
+    return "give their mixers tensors beside states" if calls[0].gets_tensors else LayerOfCache(number, calls[0])
 
 
 def reason_of(error: Exception) -> str | None:
@@ -170,9 +183,10 @@ def reason_of(error: Exception) -> str | None:
 class CompiledLayers:
     """The layers of a network that ask for one layer of its cache each, compiled where they first run."""
 
-    def __init__(self, network: Network, layer_of: dict[int, LayerOfCache], obstacle: str | None = None) -> None:
-        """layer_of: as `layers_of_cache` gives it. obstacle: why those with states are not among them."""
-        self._network, self._obstacle = network, obstacle
+    def __init__(self, network: Network, found: dict[int, LayerOfCache | str]) -> None:
+        """found: as `layers_of_cache` gives it."""
+        self._network, self._found = network, found
+        layer_of = {index: layer for index, layer in found.items() if isinstance(layer, LayerOfCache)}
         self._layer_of = layer_of
         self._compiled: dict[int, Callable[..., Any]] = {
             index: torch.compile(network.layers[index].forward, fullgraph=True) for index in layer_of
@@ -189,9 +203,11 @@ class CompiledLayers:
     @property
     def note(self) -> str | None:
         """Which layers run as they are; None if none does."""
-        total, others = len(self._network.layers), len(self._network.layers) - len(self._layer_of)
-        why = "keep more than keys and values" if self._obstacle is None else self._obstacle
-        return f"{others} of {total} layers are not compiled: they {why}" if others else None
+        hindered = Counter(layer for layer in self._found.values() if isinstance(layer, str))
+        told = [
+            f"{number} of {len(self._found)} layers are not compiled: they {why}" for why, number in hindered.items()
+        ]
+        return "; ".join(told) or None
 
     @property
     def has_states(self) -> bool:
@@ -200,10 +216,11 @@ class CompiledLayers:
 
     def without_states(self, obstacle: str) -> CompiledLayers | None:
         """The same without layers that have recurrent states; None if there are none, or no others."""
-        if not self.has_states:
+        if not self.has_states or len(self._mixers) == len(self._layer_of):
             return None
-        others = {index: layer for index, layer in self._layer_of.items() if layer.mixer is None}
-        return CompiledLayers(self._network, others, obstacle) if others else None
+        return CompiledLayers(
+            self._network, {index: obstacle if index in self._mixers else layer for index, layer in self._found.items()}
+        )
 
     @contextmanager
     def running(self, view: GeneralView) -> Iterator[None]:

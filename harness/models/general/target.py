@@ -197,10 +197,11 @@ class GeneralTarget(TargetModel):
             return f"it has fewer than {MIN_PARAMETERS} parameters"
         if self.device.type == "meta":
             return None
-        layer_of = layers_of_cache(self.network, self.new_cache(1, 1))
-        if not layer_of:
-            return "all its layers keep more than keys and values"
-        self._compiled, self._must_compile = CompiledLayers(self.network, layer_of), is_asked
+        found = layers_of_cache(self.network, self.new_cache(1, 1))
+        hindered = [layer for layer in found.values() if isinstance(layer, str)]
+        if len(hindered) == len(found):
+            return f"its layers {' or '.join(dict.fromkeys(hindered))}"
+        self._compiled, self._must_compile = CompiledLayers(self.network, found), is_asked
         return None
 
     def new_cache(self, num_slots: int, capacity: int, rewind: int = 0) -> GeneralCache:
