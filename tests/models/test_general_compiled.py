@@ -148,6 +148,13 @@ def test_layers_without_a_cache_are_not_said_to_keep_more():
     assert obstacle == "its layers keep more than keys and values"
 
 
+def test_a_mixer_that_is_given_tensors_in_a_tuple_is_not_compiled():
+    """Would catch rotary tensors of the first token that a compiled mixer takes for those of every token."""
+    target = GeneralTarget(tiny_model("bailing_hybrid"), None)
+    reason = "give their mixers tensors beside states"
+    assert reason in (target.compile(is_asked=True) or " ".join(target.fallbacks))
+
+
 def test_small_models_are_compiled_only_if_asked_for():
     assert "fewer than" in GeneralTarget(tiny_model("llama"), None).compile(is_asked=False)
 

@@ -10,7 +10,7 @@ Shapes: B rows, T tokens of a row, C channels, S slots, R places of a ring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -41,8 +41,8 @@ class MixerCall(NamedTuple):
 
     @property
     def gets_tensors(self) -> bool:
-        """Whether it is given tensors beside the states of its tokens."""
-        return any(isinstance(each, Tensor) for each in (*self.args, *self.kwargs.values()))
+        """Whether it is given tensors beside the states of its tokens, such as rotary ones in a tuple."""
+        return _holds_tensors((self.args, self.kwargs))
 
     def of_token(self) -> Callable[[Tensor, TokenStates], Tensor]:
         """The mixer of one token of each row, [B, 1, H]; torch takes functions of one code for the same."""
@@ -57,6 +57,12 @@ class MixerCall(NamedTuple):
             return output
 
         return mix
+
+
+def _holds_tensors(given: object) -> bool:
+    if isinstance(given, Mapping):
+        return any(map(_holds_tensors, given.values()))
+    return isinstance(given, Tensor) or (isinstance(given, (tuple, list)) and any(map(_holds_tensors, given)))
 
 
 class TokenRows:
