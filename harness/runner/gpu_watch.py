@@ -251,7 +251,7 @@ def watched(gpu: Gpu | None, every_s: float = SAMPLE_S) -> Iterator[Watching | N
 
 
 def own_gpu() -> Gpu | None:
-    """The GPU that this process computes on; None if it has used none so far."""
+    """The GPU that this process computes on, of several ranks that of rank 0; None if it has used none so far."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
