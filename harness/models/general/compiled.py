@@ -1,8 +1,8 @@
 """Layers of transformers compiled by torch (`torch.compile`), one after the other.
 
 Layers of one kind share what is compiled for the first of them: each gets a view of its own cache alone, so that its
-number decides nothing. Rows and tokens of a row are free sizes, so that the steps of all sizes share it too; torch
-takes a size of 1 for a case of its own. Torch keeps what it compiled on disk (TORCHINDUCTOR_CACHE_DIR).
+number decides nothing. Rows and tokens of a row are free sizes, so that an engine's steps of all sizes share it too;
+torch takes a size of 1 for a case of its own. Torch keeps what it compiled on disk (TORCHINDUCTOR_CACHE_DIR).
 
 Shapes: B rows, T tokens of a row, H heads, D width of a head, L places of a slot.
 """
@@ -27,7 +27,9 @@ from harness.models.general.states import States
 from harness.models.general.view import GeneralView
 
 MAX_VARIANTS = 256
-"""Of one layer's code: kinds of layers, times cases of sizes, times lengths of slots."""
+"""Of one layer's code: kinds of layers, times cases of sizes, times the caches of all engines of the process.
+
+A number of slots, or their length, is no free size: for another one layers with keys and values are compiled anew."""
 MIN_PARAMETERS = 1_000_000_000
 """Of a target that is compiled without being asked for: below, a step is too short to pay for compiling."""
 
@@ -273,7 +275,7 @@ class CompiledLayers:
         from harness.models.general.same_products import SameProducts
 
         num_before, began = counters["stats"]["unique_graphs"], time.perf_counter()
-        # a length of slots of its own for every engine: the mask of attention is laid out by it
+        # slots and their length are fixed sizes of an engine: the mask of attention is laid out by their length
         with (
             config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False),
             kernels_config.patch(post_grad_custom_pre_pass=SameProducts()),
