@@ -151,7 +151,7 @@ def emit_from_target(
 
 @triton.jit
 def conclude_only_row(
-    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks, uniform_number,
+    target, draft, tokens, rule, rows, state, output, temperature, request, index, stats, chunks, uniform_number,
     METHOD: tl.constexpr, EMITS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_PADDED: tl.constexpr,
 ):  # fmt: skip
     """Decide a request without drafts from the statistics of its only row, which need not be read again.
@@ -169,7 +169,7 @@ def conclude_only_row(
     write_verdict(tokens, output, request, 0, invalid, 1)
     if EMITS:
         emit_from_target(
-            target, draft, tokens, None, rows, state, output, temperature, request, index, FROM_TARGET,
+            target, draft, tokens, rule, rows, state, output, temperature, request, index, FROM_TARGET,
             (maximum, normalizer, threshold), argmax, chunks, uniform_number, METHOD, CHUNK, CHUNKS_PADDED,
         )  # fmt: skip
     else:

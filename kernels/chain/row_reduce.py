@@ -249,7 +249,7 @@ def _row_reduce_kernel(
                 )  # fmt: skip
             else:
                 conclude_only_row(
-                    target, draft, tokens, rows, state, output, temperature, request, index, stats, chunks,
+                    target, draft, tokens, rule, rows, state, output, temperature, request, index, stats, chunks,
                     uniform_number, METHOD, EMITS, CHUNK, CHUNKS_PADDED,
                 )  # fmt: skip
     elif is_padding(count, cutting) & (index == 0) & (group <= 0):

@@ -10,7 +10,7 @@ import torch
 
 from experiments.agreement import main
 from harness.checks.agreement.config import AgreementConfig, Candidate
-from harness.checks.agreement.fuzz import FuzzResult, run_fuzz
+from harness.checks.agreement.fuzz import FuzzResult, layouts_of, run_fuzz
 from harness.checks.agreement.report import is_green
 from harness.config.device import Device
 from kernels.contract import Draft, Drawn, VerificationResult
@@ -38,6 +38,13 @@ def test_the_kernels_agree_on_random_calls():
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_kernels_agree_on_random_calls_of_all_sizes(seed: int):
     assert fuzzed(triton_core(), 640, DEVICE, seed=seed).failures == ()
+
+
+@pytest.mark.parametrize("asked", [("block",), ("kseq",), ("strict", "recursive")])
+def test_cases_are_of_the_methods_that_are_asked_for(asked: tuple[str, ...]):
+    """Would catch cases of other methods, which leave few for the one whose hooks are in question."""
+    config = AgreementConfig(Candidate.triton, Device.cpu, fuzz_cases=60, methods=asked, **TINY)
+    assert {layout.method.value for layout in layouts_of(config, CPU)} == set(asked)
 
 
 def lenient_count(verify: Callable[..., VerificationResult]) -> Callable[..., VerificationResult]:

@@ -30,9 +30,13 @@ def my_rules(tmp_path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("my_rules", None)
 
 
-@pytest.mark.parametrize("one_hot", [False, True])
-def test_its_rule_runs_on_the_kernels_as_on_the_reference(my_rules, one_hot: bool):
-    batch = kernel_round(MIXED, LENGTHS, 301, one_hot=one_hot, seed=5)
+@pytest.mark.parametrize(
+    ("one_hot", "lengths"),
+    [(False, LENGTHS), (True, LENGTHS), (False, [0] * len(LENGTHS))],
+    ids=["drafts", "one-hot drafts", "no drafts"],
+)
+def test_its_rule_runs_on_the_kernels_as_on_the_reference(my_rules, one_hot: bool, lengths: list[int]):
+    batch = kernel_round(MIXED, lengths, 301, one_hot=one_hot, seed=5)
     for rule in (my_rules.reluctant, my_rules.Reluctant()):
         verification = Verification(OwnMethod(rule, RULE))
         assert_same_verdict(batch.found(verification), batch.expected(verification))

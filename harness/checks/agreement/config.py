@@ -20,6 +20,7 @@ TRUNCATIONS: dict[str, tuple[int, float, float]] = {
     "all": (100, 0.9, 0.02),
 }
 """Name -> top-k, top-p, min-p."""
+ALL_METHODS = tuple(method.value for method in (*VerificationMethod, *TreeMethod) if not method.traits.greedy_only)
 
 
 class Candidate(Enum):
@@ -40,9 +41,7 @@ class AgreementConfig:
     """
     device: Device = Device.auto
     """auto takes a GPU where there is one."""
-    methods: tuple[str, ...] = tuple(
-        method.value for method in (*VerificationMethod, *TreeMethod) if not method.traits.greedy_only
-    )
+    methods: tuple[str, ...] = ALL_METHODS
     """Verification methods, those of trees among them; PACKAGE.MODULE:NAME is one of your own (methods.Rule)."""
     dtypes: tuple[str, ...] = DTYPES
     """Types of the logits."""
@@ -66,7 +65,8 @@ class AgreementConfig:
     """Draws from each row of the law."""
     fuzz: bool = False
     """Compare random calls on one workspace instead of those combinations and the law: shapes up to --vocab-size,
-    --requests and --draft-tokens, trees, layouts, parameters, masks, faults and misuse."""
+    --requests and --draft-tokens, layouts, parameters, masks, faults and misuse; of --methods alone, or without them
+    of all methods, greedy and trees among them."""
     fuzz_cases: int = 10_000
     """Random cases; a draw, a verification, and for some a misused call before it."""
     seed: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import log2
 from random import Random
 
-from harness.checks.agreement.config import AgreementConfig
+from harness.checks.agreement.config import ALL_METHODS, AgreementConfig
 from harness.config.cli.methods import method_of
 from kernels.methods import DraftSampling, Method, SiblingDraws, TreeMethod, VerificationMethod, methods_with
 
@@ -63,9 +63,17 @@ def _size(random: Random, largest: int) -> int:
     return min(largest, int(2 ** random.uniform(0.0, log2(largest + 1))))
 
 
+def _drawn_from(config: AgreementConfig) -> tuple[tuple[str, ...], tuple[Method, ...]]:
+    """Names of methods for chains, and methods for trees: those that were asked for, or all there are."""
+    if config.methods == ALL_METHODS:
+        return (*config.chain_methods, VerificationMethod.greedy.value), OF_TREES
+    return tuple(config.chain_methods), tuple(method for method in OF_TREES if method.value in config.methods)
+
+
 def random_layout(config: AgreementConfig, random: Random) -> Layout:
-    """A layout within the sizes of the settings."""
-    width = random.randint(0, config.draft_tokens)
+    """A layout within the sizes of the settings, of the methods that were asked for."""
+    chains, trees = _drawn_from(config)
+    width = random.randint(0 if chains else 1, config.draft_tokens)
     largest = config.vocab_size
     vocab_size = max(2, random.choice((largest, largest - 1, _size(random, largest), _size(random, largest))))
     if random.random() < 0.4:
@@ -75,7 +83,7 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
     is_smaller = random.random() < 0.4
     truncates = random.random() < 0.5
     layout = Layout(
-        method=method_of(random.choice((*config.chain_methods, VerificationMethod.greedy.value))),
+        method=method_of(random.choice(chains)) if chains else trees[0],
         dtype=random.choice(config.dtypes),
         num_requests=num_requests,
         num_draft_tokens=width,
@@ -92,8 +100,8 @@ def random_layout(config: AgreementConfig, random: Random) -> Layout:
         spacing=random.choice((0, 0, 1, 16)),
         offset=random.choice((0, 0, 0, 1)),
     )
-    if width == 0 or random.random() >= TREES:
+    if width == 0 or not trees or (chains and random.random() >= TREES):
         return layout
-    method = random.choice(OF_TREES)
+    method = random.choice(trees)
     is_one_hot = layout.is_one_hot and DraftSampling.greedy in method.traits.draft_samplings
     return replace(layout, method=method, siblings=random.choice(method.traits.siblings), is_one_hot=is_one_hot)

@@ -15,7 +15,7 @@ METHODS = "methods"
 
 def check_methods(names: Iterable[str], known: Iterable[str]) -> None:
     """Raise SettingsError unless each is a known name or has the form PACKAGE.MODULE:NAME; nothing is imported."""
-    check_known(METHODS, [name for name in names if not is_import_path(name)], known)
+    check_known(METHODS, [name for name in names if not is_import_path(name)], (*known, "PACKAGE.MODULE:NAME"))
 
 
 def method_of(name: str) -> Method:
