@@ -1,7 +1,7 @@
 """Whether a CPU has the memory and the time for a training, asked before anything is loaded.
 
 Times are the least there can be: products with weights, and attention, at a rate that is measured. What else a run does
-takes at least as long again.
+comes on top.
 """
 
 from __future__ import annotations

@@ -81,10 +81,19 @@ def test_no_graph_is_of_a_number_of_drafts_or_of_layers_with_states():
     assert num_graphs == [4, 4]
 
 
-def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypatch):
-    def broken(*_, **__):
-        raise Unsupported("a call that torch does not know")
+def broken(*_, **__):
+    raise Unsupported("a call that torch does not know")
 
+
+def assert_refused_where_asked(model_type, why):
+    """Whoever asks for compiling gets an error instead of layers as they are."""
+    asked = GeneralTarget(tiny_model(model_type), None)
+    asked.compile(is_asked=True)
+    with pytest.raises(ValueError, match=f"backend.compile: {why}; use backend.compile=false"):
+        tokens(asked)
+
+
+def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypatch):
     monkeypatch.setattr(LayerView, "update", broken)
     plain, target = tokens(GeneralTarget(tiny_model("llama"), None)), GeneralTarget(tiny_model("llama"), None)
     monkeypatch.setattr("harness.models.general.target.MIN_PARAMETERS", 1)
@@ -92,10 +101,7 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypa
     assert tokens(target) == plain and not target.is_compiled
     (note,) = target.fallbacks
     assert "could not compile the layers" in note
-    asked = GeneralTarget(tiny_model("llama"), None)
-    asked.compile(is_asked=True)
-    with pytest.raises(ValueError, match=r"backend.compile: torch could not compile .*; use backend.compile=false"):
-        tokens(asked)
+    assert_refused_where_asked("llama", "torch could not compile .*")
 
 
 @pytest.mark.parametrize(
@@ -107,10 +113,6 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypa
 )
 def test_layers_with_states_that_cannot_be_compiled_are_told_or_refused(model_type, is_compiled, words, monkeypatch):
     """Would catch a target that was to be compiled, is not, and says nothing."""
-
-    def broken(*_, **__):
-        raise Unsupported("a call that torch does not know")
-
     monkeypatch.setattr(StateView, "run", broken)
     monkeypatch.setattr("harness.models.general.target.MIN_PARAMETERS", 1)
     plain, target = (GeneralTarget(tiny_model(model_type), None) for _ in range(2))
@@ -118,10 +120,7 @@ def test_layers_with_states_that_cannot_be_compiled_are_told_or_refused(model_ty
     assert tokens(target) == tokens(plain) and target.is_compiled is is_compiled
     (note,) = target.fallbacks
     assert words in note
-    asked = GeneralTarget(tiny_model(model_type), None)
-    asked.compile(is_asked=True)
-    with pytest.raises(ValueError, match=r"backend.compile: torch could not compile .*; use backend.compile=false"):
-        tokens(asked)
+    assert_refused_where_asked(model_type, "torch could not compile .*")
 
 
 def test_a_layer_of_more_variants_than_torch_keeps_runs_as_it_is(monkeypatch):
@@ -133,10 +132,7 @@ def test_a_layer_of_more_variants_than_torch_keeps_runs_as_it_is(monkeypatch):
     assert tokens(target) == tokens(plain) and not target.is_compiled
     (note,) = target.fallbacks
     assert "more than 1 variants of one layer" in note
-    asked = GeneralTarget(tiny_model("llama"), None)
-    asked.compile(is_asked=True)
-    with pytest.raises(ValueError, match=r"backend.compile: .* more than 1 variants .*; use backend.compile=false"):
-        tokens(asked)
+    assert_refused_where_asked("llama", ".* more than 1 variants .*")
 
 
 def test_layers_without_a_cache_are_not_said_to_keep_more():

@@ -90,7 +90,7 @@ def test_a_folder_that_another_process_has_repaired_is_not_taken_away(tmp_path):
 
 
 def is_free(folder):
-    """Whether another process could go on: nobody holds the folder's lock."""
+    """Whether no process holds the lock of a folder."""
     place = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
