@@ -37,11 +37,14 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(COMPILE, backend="aot_eager"))
 
 
-def tokens(target: GeneralTarget, num_drafted: int = 3) -> list[tuple[int, ...]]:
-    """Of three requests in two slots, by steps of fixed sizes; drafts are rejected."""
+def tokens(
+    target: GeneralTarget, num_drafted: int = 3, num_slots: int = 2, length: int = 40
+) -> list[tuple[int, ...]]:
+    """Of three requests in slots of a length, by steps of fixed sizes; drafts are rejected."""
     generator = torch.Generator().manual_seed(5)
-    prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5)]
-    engine = engine_over(target, NgramDrafter(3, 1), DrafterShape(2, 40, num_drafted, VOCAB_SIZE), 8, graphs=True)
+    prompts = [torch.randint(3, VOCAB_SIZE, (size,), generator=generator).tolist() for size in (3, 13, 5)]
+    shape = DrafterShape(num_slots, length, num_drafted, VOCAB_SIZE)
+    engine = engine_over(target, NgramDrafter(3, 1), shape, 8, graphs=True)
     found = engine.run(requests_of(prompts), lambda record: None)
     assert found.num_invalid == 0
     return [record.output_token_ids for record in sorted(found.requests, key=lambda record: int(record.prompt_id))]
@@ -79,6 +82,20 @@ def test_no_graph_is_of_a_number_of_drafts_or_of_layers_with_states():
         assert tokens(target, num_drafted) == tokens(plain, num_drafted) and target.fallbacks == ()
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs == [4, 4]
+
+
+@pytest.mark.parametrize("is_in_place", [False, True], ids=["copies", "in place"])
+def test_engines_of_other_sizes_share_graphs(is_in_place, monkeypatch):
+    """Would catch layers that are compiled for a number of slots, or for their length where no mask is laid out by it."""
+    monkeypatch.setattr("harness.models.general.target.DEVICES", frozenset(["cpu"] if is_in_place else ()))
+    plain, target = (GeneralTarget(tiny_model("llama"), None) for _ in range(2))
+    assert target.compile(is_asked=True) is None
+    num_graphs = []
+    for num_slots, length in ((2, 40), (3, 48 if is_in_place else 40), (7, 56 if is_in_place else 40)):
+        found = [tokens(each, num_slots=num_slots, length=length) for each in (plain, target)]
+        assert found[0] == found[1]
+        num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs == [2, 2, 2]
 
 
 def broken(*_, **__):

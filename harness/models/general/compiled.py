@@ -1,8 +1,10 @@
 """Layers of transformers compiled by torch (`torch.compile`), one after the other.
 
 Layers of one kind share what is compiled for the first of them: each gets a view of its own cache alone, so that its
-number decides nothing. Rows and tokens of a row are free sizes, so that an engine's steps of all sizes share it too;
-torch takes a size of 1 for a case of its own. Torch keeps what it compiled on disk (TORCHINDUCTOR_CACHE_DIR).
+number decides nothing. Rows, tokens of a row and slots are free sizes, so that steps of all sizes share it too, those
+of engines with other numbers of slots among them; torch takes a size of 1 for a case of its own. The length of slots is
+free where attention reads them in place, else masks are laid out by it. Torch keeps what it compiled on disk
+(TORCHINDUCTOR_CACHE_DIR).
 
 Shapes: B rows, T tokens of a row, H heads, D width of a head, L places of a slot.
 """
@@ -27,9 +29,7 @@ from harness.models.general.states import States
 from harness.models.general.view import GeneralView
 
 MAX_VARIANTS = 256
-"""Of one layer's code: kinds of layers, times cases of sizes, times the caches of all engines of the process.
-
-A number of slots, or their length, is no free size: for another one layers with keys and values are compiled anew."""
+"""Of one layer's code: kinds of layers, times cases of sizes, times lengths of slots that are not read in place."""
 MIN_PARAMETERS = 1_000_000_000
 """Of a target that is compiled without being asked for: below, a step is too short to pay for compiling."""
 
@@ -44,6 +44,13 @@ class LayerView:
         self.key, self.value = (view.cache.tensors[Kept(kind, layer_idx)] for kind in ("key", "value"))
         self.slots, self.places = view.slots, view.places
         self.is_in_place = view.is_in_place
+
+    def free_sizes(self) -> None:
+        """Tell torch that another cache has other numbers of slots, and other lengths where no mask is of them."""
+        from torch._dynamo import maybe_mark_dynamic
+
+        for kept in (self.key, self.value):
+            maybe_mark_dynamic(kept, [0, 2] if self.is_in_place else 0)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -245,6 +252,7 @@ class CompiledLayers:
         def forward(*args: Any, **kwargs: Any) -> Any:
             args, kwargs = _given(own, view, args, kwargs)
             _free_sizes([args, tuple(kwargs.values()), own.slots, own.places], num_rows, num_tokens)
+            own.free_sizes()
             return self._run(index, args, kwargs)
 
         return forward
