@@ -37,9 +37,7 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(COMPILE, backend="aot_eager"))
 
 
-def tokens(
-    target: GeneralTarget, num_drafted: int = 3, num_slots: int = 2, length: int = 40
-) -> list[tuple[int, ...]]:
+def tokens(target: GeneralTarget, num_drafted: int = 3, num_slots: int = 2, length: int = 40) -> list[tuple[int, ...]]:
     """Of three requests in slots of a length, by steps of fixed sizes; drafts are rejected."""
     generator = torch.Generator().manual_seed(5)
     prompts = [torch.randint(3, VOCAB_SIZE, (size,), generator=generator).tolist() for size in (3, 13, 5)]
@@ -86,7 +84,7 @@ def test_no_graph_is_of_a_number_of_drafts_or_of_layers_with_states():
 
 @pytest.mark.parametrize("is_in_place", [False, True], ids=["copies", "in place"])
 def test_engines_of_other_sizes_share_graphs(is_in_place, monkeypatch):
-    """Would catch layers that are compiled for a number of slots, or for their length where no mask is laid out by it."""
+    """Would catch layers that are compiled for a number of slots, or for their length where no mask is of it."""
     monkeypatch.setattr("harness.models.general.target.DEVICES", frozenset(["cpu"] if is_in_place else ()))
     plain, target = (GeneralTarget(tiny_model("llama"), None) for _ in range(2))
     assert target.compile(is_asked=True) is None
