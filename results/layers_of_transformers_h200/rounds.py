@@ -292,7 +292,7 @@ def start() -> None:
     row = {"shape": "llama3_8b", "ready_at": time.time(), "compile_s": engine.target.compile_s}
     print(json.dumps(row | {"parts_s": PARTS.seconds, "note": PARTS.note}), flush=True)
     if len(sys.argv) > 3:
-        # another number of slots: layers with keys and values are compiled anew
+        # another number of slots, whose steps share compiled layers
         engine = None
         gc.collect()
         PARTS.begin()
