@@ -242,6 +242,38 @@ def test_a_query_beyond_the_capacity_sees_the_whole_slot():
     check_attention(rows_of([0, 1], [14, 3], (2, 1, 16, 8), num_filled=4), 4, 2)
 
 
+WINDOWED = [1, 4, 64, 65, 400]
+"""Places that a query sees: its own alone, to more than a slot holds."""
+
+
+@pytest.mark.parametrize("extra", ["windows", "sinks", "softcap", "all"])
+@pytest.mark.parametrize(("num_programs", "dtype"), [(132, torch.float32), (1, torch.float16)], ids=["many", "one"])
+def test_windows_sinks_and_soft_caps(
+    extra: str, num_programs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+):
+    """Rows of other windows, whose keys begin in the middle of a block, and programs all of whose keys lie before them.
+
+    Would catch a sink that counts once for each program, and a program whose share begins before a window."""
+    from harness.models.fused import attention_tilings as module
+
+    monkeypatch.setattr(module, "NUM_PROGRAMS", num_programs)
+    capacity, num_tokens, num_heads = 300, 3, 4
+    starts = [capacity - num_tokens, 126, 0, 200, 77]
+    rows = rows_of([1, 0, 2, 3, 4], starts, (5, 2, capacity, 8), num_filled=num_tokens, dtype=dtype)
+    # sinks from far below all products to above them
+    extras = {
+        "windows": torch.tensor(WINDOWED, device=DEVICE),
+        "sinks": torch.tensor([-30.0, 0.0, 2.0, 9.0], device=DEVICE, dtype=dtype),
+        "softcap": 1.5,
+    }
+    check_attention(rows, num_tokens, num_heads, **(extras if extra == "all" else {extra: extras[extra]}))
+
+
+def test_a_query_beyond_the_capacity_sees_the_window_at_its_end():
+    rows = rows_of([0, 1], [14, 3], (2, 1, 16, 8), num_filled=4)
+    check_attention(rows, 4, 2, windows=torch.tensor([2, 2], device=DEVICE))
+
+
 def test_twin_equals_attention_over_a_slot_view():
     num_tokens, capacity = 3, 21
     rows = rows_of(ATTENDING_SLOTS, starts_of(capacity, num_tokens), (4, 2, capacity, 8), num_filled=num_tokens)
@@ -293,6 +325,14 @@ def test_what_attention_would_misread_is_refused():
         slot_attention(normal(2, 2, 4, 8).double(), *rows, 1.0)
     with pytest.raises(ValueError, match=r"out must be \[2, 2, 32\] torch.float32 without gaps, found \[2, 4, 32\]"):
         slot_attention(normal(2, 2, 4, 8), *rows, 1.0, out=torch.zeros(2, 4, 32, device=DEVICE))
+    with pytest.raises(ValueError, match=r"windows must be \[2\] torch.int64 without gaps, found \[1\]"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, windows=rows.starts[:1])
+    with pytest.raises(ValueError, match=r"sinks must be \[4\] torch.float32 without gaps, found \[2\]"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, sinks=normal(2))
+    with pytest.raises(ValueError, match=r"softcap must be above 0, found 0\.0"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, softcap=0.0)
+    with pytest.raises(ValueError, match="windows must be None for trees"):
+        slot_attention(normal(2, 2, 4, 8), *rows, 1.0, tree_rows(2, 2, rows.starts), windows=rows.starts)
     with pytest.raises(ValueError, match="slots must name one slot at least"):
         slot_attention(normal(0, 2, 4, 8), rows.keys, rows.values, rows.slots[:0], rows.starts[:0], 1.0)
 

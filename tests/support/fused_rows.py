@@ -5,7 +5,7 @@ Shapes as in harness.models.fused. Elements that an operation must not read are 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,16 +98,24 @@ def silu_error(gate_up: Tensor) -> float:
 
 
 def check_attention(
-    rows: Rows, num_tokens: int, num_heads: int, tree: TreeRows | None = None, dtype: torch.dtype | None = None
+    rows: Rows,
+    num_tokens: int,
+    num_heads: int,
+    tree: TreeRows | None = None,
+    dtype: torch.dtype | None = None,
+    **extras: Any,
 ) -> None:
-    """The kernel against its twin on random queries, of the keys' type unless another is given."""
+    """The kernel against its twin on random queries, of the keys' type unless another is given.
+
+    extras: windows, sinks and soft cap.
+    """
     from harness.models.fused.slot_attention import slot_attention
 
     width = rows.keys.shape[3]
     queries = normal(len(rows.slots), num_tokens, num_heads, width, seed=4, dtype=dtype or rows.keys.dtype)
     with poisoned_allocations():
-        found = slot_attention(queries, *rows, width**-0.5, tree)
-    expected = reference_slot_attention(queries, *rows, width**-0.5, tree)
+        found = slot_attention(queries, *rows, width**-0.5, tree, **extras)
+    expected = reference_slot_attention(queries, *rows, width**-0.5, tree, **extras)
     relative, absolute = attention_error(queries, rows, width**-0.5)
     torch.testing.assert_close(found, expected, rtol=relative, atol=absolute)
 

@@ -77,6 +77,21 @@ def check_rows(slots: Tensor, starts: Tensor) -> None:
     check_tensor("starts", starts, (slots.numel(),), torch.int64)
 
 
+def check_extras(
+    windows: Tensor | None, sinks: Tensor | None, softcap: float | None, shape: tuple[int, int], *, is_tree: bool
+) -> None:
+    """Raises ValueError unless windows, sinks and a soft cap of attention are of (R, Hq) rows and heads."""
+    if windows is not None:
+        check_tensor("windows", windows, shape[:1], torch.int64)
+        if is_tree:
+            raise ValueError("windows must be None for trees, whose nodes lie at other places than their positions")
+    if sinks is not None:
+        check_dtype("sinks", sinks)
+        check_tensor("sinks", sinks, shape[1:], sinks.dtype)
+    if softcap is not None and softcap <= 0:
+        raise ValueError(f"softcap must be above 0, found {softcap}")
+
+
 def check_latents(keys: Tensor, dtype: torch.dtype) -> None:
     """Raises ValueError unless keys are [S, 1, C, L + P] of a type, the components of a position together."""
     if keys.dim() != 4 or keys.shape[1] != 1 or keys.stride(-1) != 1 or keys.dtype != dtype:

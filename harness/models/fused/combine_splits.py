@@ -59,7 +59,7 @@ def _combine_splits_kernel(
     inside = columns < WIDTH
     written = splits < tl.cdiv(length, keys_per_split)
     logs = tl.load(log_sums + place * num_splits + splits, mask=written, other=-float("inf"))
-    # Position 0 is seen by every query, so the maximum is finite.
+    # A query's own position is seen, or the whole slot, so the maximum is finite.
     weights = tl.exp2(logs - tl.max(logs))
     at = (place * num_splits + splits)[:, None] * WIDTH + columns[None, :]
     part = tl.load(parts + at, mask=written[:, None] & inside[None, :], other=0.0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.models.fp8_linear import FP8, dequantized, to_fp8
-from harness.models.fused.checks import check_joined, check_rows, place_for, written
+from harness.models.fused.checks import check_extras, check_joined, check_rows, place_for, written
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
 
@@ -129,10 +129,14 @@ def slot_attention(
     scaling: float,
     tree: TreeRows | None = None,
     out: Tensor | None = None,
+    windows: Tensor | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Waits for the device to learn the longest row."""
     check_rows(slots, starts)
     num_rows, num_tokens, num_heads, width = queries.shape
+    check_extras(windows, sinks, softcap, (num_rows, num_heads), is_tree=tree is not None)
     num_key_heads, capacity = keys.shape[1:3]
     longest = min(int(starts.max()) + num_tokens, capacity)
     grouped = queries.view(num_rows, num_tokens, num_key_heads, num_heads // num_key_heads, width)
@@ -143,8 +147,17 @@ def slot_attention(
     # A weight of 0 does not hide what lies beyond a row's length: 0 times NaN is NaN.
     row_values.masked_fill_((places > positions[:, -1:])[:, None, :, None], 0)
     scores = torch.einsum("rthgd,rhld->rhgtl", grouped.float(), row_keys) * scaling
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     visible = places <= positions[..., None] if tree is None else tree.visible(starts, longest)
+    if windows is not None:
+        visible &= places > positions.clamp_max(capacity - 1)[..., None] - windows[:, None, None]
     scores.masked_fill_(~visible[:, None, None], float("-inf"))
+    if sinks is not None:
+        # a key whose value is 0
+        beside = sinks.float().view(1, num_key_heads, -1, 1, 1).expand(num_rows, -1, -1, num_tokens, 1)
+        scores = torch.cat((scores, beside), dim=-1)
+        row_values = functional.pad(row_values, (0, 0, 0, 1))
     attended = torch.einsum("rhgtl,rhld->rthgd", scores.softmax(-1), row_values)
     return place_for(out, (num_rows, num_tokens, num_heads * width), queries).copy_(attended.flatten(2))
 

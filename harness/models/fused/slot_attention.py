@@ -2,10 +2,12 @@
 
     attended[t, h] = sum_i softmax_i(scaling * query[t, h] . key[i]) value[i]        i = 0 .. start + t
 
-Of rows that are trees a token sees what lies before the tree and the nodes that its mask names.
+Of rows that are trees a token sees what lies before the tree and the nodes that its mask names. Chains may have
+windows, heads sinks (a share of the softmax that goes nowhere), and products a soft cap, cap * tanh(product / cap).
 
 A program holds the queries of one row that share a key head (T tokens of G heads each) as the rows of one tile, reads a
-share of the row's keys and values once, in blocks, and keeps a running maximum and sum, in float32. Where one program
+share of the row's keys and values once, in blocks, and keeps a running maximum and sum, in float32. Blocks before the
+window of its first query are left out. A sink is where the first program's maximum and sum begin. Where one program
 for each row and key head would leave multiprocessors idle, the keys are shared out over several, and a second kernel
 (combine_splits) puts their results together. How many keys a row has is read on the device; programs without any end at
 once.
@@ -27,13 +29,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from harness.models.fp8_linear import FP8
 from harness.models.fused.attention_tilings import BUDGETS, MIN_ROWS, has_large_memory, tiling_of
-from harness.models.fused.checks import check_cache, check_dtype, check_rows, check_tensor, place_for
+from harness.models.fused.checks import check_cache, check_dtype, check_extras, check_rows, check_tensor, place_for
 from harness.models.fused.combine_splits import combine_splits, new_parts, share
 from harness.models.fused.overlap import overlaps
 from harness.models.fused.tree_rows import MAX_NODES, TreeRows
 
 LOG2_E = math.log2(math.e)
 """The kernels compute powers of 2: one instruction each."""
+_LOG2_E = tl.constexpr(LOG2_E)
 
 
 @triton.jit
@@ -68,6 +71,45 @@ def _is_seen(places, last_seen, nodes_seen, first_node, IS_TREE: tl.constexpr):
 
 
 @triton.jit
+def _capped(exponents, cap):
+    """cap * tanh(exponents / cap); without a cap they stay."""
+    if cap is not None:
+        # a power beyond the largest number leaves 1
+        exponents = cap * (1.0 - 2.0 / (tl.exp2(exponents / cap * (2.0 * _LOG2_E)) + 1.0))
+    return exponents
+
+
+@triton.jit
+def _begin_of_window(windows, row, begin, last_seen, BLOCK: tl.constexpr):
+    """Where a program begins to read: its share, without the blocks that its first query does not see."""
+    if windows is not None:
+        first_seen = tl.maximum(tl.min(last_seen, axis=0) + 1 - tl.load(windows + row).to(tl.int32), 0)
+        begin = tl.maximum(begin, first_seen // BLOCK * BLOCK)
+    return begin
+
+
+@triton.jit
+def _is_in_window(is_seen, places, last_seen, windows, row):
+    """What is seen of the places, [queries, places] bool; no more than a window of each query."""
+    if windows is not None:
+        window = tl.load(windows + row).to(tl.int32)
+        is_seen = is_seen & (places[None, :] > last_seen[:, None] - window)
+    return is_seen
+
+
+@triton.jit
+def _sums_at_first(sinks, query_heads, split, inside, ROWS: tl.constexpr):
+    """(maximum, sum) of exponents before the first key: of a sink in the first program of a row, else of nothing."""
+    maximum = tl.full((ROWS,), -float("inf"), tl.float32)
+    sums = tl.full((ROWS,), 0.0, tl.float32)
+    if sinks is not None:
+        sink = tl.load(sinks + query_heads, mask=inside, other=0.0).to(tl.float32) * _LOG2_E
+        maximum = tl.where(split == 0, sink, maximum)
+        sums = tl.where(split == 0, 1.0, sums)
+    return maximum, sums
+
+
+@triton.jit
 def _slot_attention_kernel(
     queries,  # [R, T, Hq, D]
     keys,  # [S, Hk, C, D]
@@ -76,6 +118,9 @@ def _slot_attention_kernel(
     starts,  # [R] int64
     seen,  # [R, T] int64, a bit for each node that a token sees; None for chains
     num_nodes,
+    windows,  # [R] int64, places that a query sees at most; None for all up to its own
+    sinks,  # [Hq], None for none
+    softcap,  # cap * log2(e), None for none
     attended,  # [R, T, Hq, D], None where there are several splits
     parts,  # [R, T, Hq, P, D] float32, None where there is one
     log_sums,  # [R, T, Hq, P] float32, log2 of the sum of exponentials; None where there is one
@@ -121,17 +166,18 @@ def _slot_attention_kernel(
         first_node = start.to(tl.int32) + TOKENS - num_nodes
 
         first_key = slot * slot_stride + head.to(tl.int64) * head_stride
-        maximum = tl.full((ROWS,), -float("inf"), tl.float32)
-        sums = tl.full((ROWS,), 0.0, tl.float32)
+        maximum, sums = _sums_at_first(sinks, head * GROUP + folded % GROUP, split, token < TOKENS, ROWS)
         result = tl.full((ROWS, WIDTH_PADDED), 0.0, tl.float32)
+        begin = _begin_of_window(windows, row, begin, last_seen, BLOCK)
         for first in tl.range(begin, end, BLOCK, num_stages=STAGES):
             places = first + tl.arange(0, BLOCK)
             at = first_key + places.to(tl.int64)[:, None] * position_stride + columns[None, :]
             # What lies beyond the end is never read: a weight of 0 would not hide a NaN there.
             held = (places < end)[:, None] & (columns < WIDTH)[None, :]
             key = _load_cached(keys, at, held, query.dtype, IN_FP8)
-            exponents = tl.dot(query, tl.trans(key), input_precision="ieee") * exponent_scale
+            exponents = _capped(tl.dot(query, tl.trans(key), input_precision="ieee") * exponent_scale, softcap)
             is_seen = _is_seen(places, last_seen, nodes_seen, first_node, seen is not None)
+            is_seen = _is_in_window(is_seen, places, last_seen, windows, row)
             exponents = tl.where(is_seen, exponents, -float("inf"))
             higher = tl.maximum(maximum, tl.max(exponents, axis=1))
             # A query that sees none of these keys has a maximum of -inf, and -inf minus -inf would be NaN.
@@ -163,6 +209,9 @@ def slot_attention(
     scaling: float,
     tree: TreeRows | None = None,
     out: Tensor | None = None,
+    windows: Tensor | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Attend: query t of row r sees positions 0 .. starts[r] + t of its slot.
 
@@ -175,6 +224,9 @@ def slot_attention(
         scaling: factor of the products of queries and keys.
         tree: what each query sees instead, where tokens are nodes of trees.
         out: [R, T, Hq * D] of the queries' type, without gaps, where the result goes; None makes it.
+        windows: [R] int64, 1 or more: of the positions that a query sees, the last so many; None for all. Of chains.
+        sinks: [Hq] of a type that kernels compute in: a product beside those of the keys, with a value of 0.
+        softcap: bound of scaled products, above 0.
 
     Returns:
         [R, T, Hq * D]. Sums are kept in float32; the weights are rounded to the type before they multiply values.
@@ -197,6 +249,7 @@ def slot_attention(
                 f"tree.num_nodes must be from {num_tokens}, the tokens of a row, to {MAX_NODES}, the bits of a mask, "
                 f"found {tree.num_nodes}"
             )
+    check_extras(windows, sinks, softcap, (num_rows, num_heads), is_tree=tree is not None)
     group, itemsize, in_fp8 = num_heads // num_key_heads, queries.element_size(), keys.dtype is FP8
     tiling = tiling_of(num_rows, num_key_heads, num_tokens * group, width, capacity, itemsize, has_large_memory())
     attended = place_for(out, (num_rows, num_tokens, num_heads * width), queries)
@@ -210,6 +263,9 @@ def slot_attention(
         starts=starts,
         seen=None if tree is None else tree.seen,
         num_nodes=0 if tree is None else tree.num_nodes,
+        windows=windows,
+        sinks=sinks,
+        softcap=None if softcap is None else softcap * LOG2_E,
         attended=attended if parts is None else None,
         parts=parts,
         log_sums=log_sums,

@@ -61,12 +61,13 @@ def attend(
         raise TypeError(f"expected keywords that attention over slots computes, found {', '.join(unknown)}")
     if attention_mask is None:
         raise TypeError("expected a mask of the keys that each query sees, found none")
+    sink = s_aux if sinks is None else sinks
     if is_rows_in_place(attention_mask):
-        asked = {"softcap": softcap, "sinks": s_aux if sinks is None else sinks, "position_bias": position_bias}
-        found = [name for name, given in (asked | {"indices": indices}).items() if given is not None]
+        asked = {"position_bias": position_bias, "indices": indices}
+        found = [name for name, given in asked.items() if given is not None]
         if found:
             raise NotInPlaceError(f"expected a softmax over all keys that a query sees, found {', '.join(found)}")
-        return attend_in_place(query, key, value, attention_mask, scaling), None
+        return attend_in_place(query, key, value, attention_mask, scaling, sink, softcap), None
     if indices is not None:
         chosen = torch.zeros(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=key.device)
         attention_mask = attention_mask & chosen.scatter_(-1, indices.long(), True).unsqueeze(1)
@@ -75,7 +76,6 @@ def attend(
     group = num_heads // num_groups
     folded = query.reshape(num_rows, num_groups, group * num_tokens, width)
     mask = _folded(attention_mask, num_groups, group, num_tokens)
-    sink = s_aux if sinks is None else sinks
     if softcap is None and sink is None and position_bias is None:
         attended = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     else:

@@ -28,9 +28,15 @@ def slot_attention(
     # [R] int64
     starts: Tensor,
     scaling: float,
+    # [R] int64
+    windows: Tensor | None,
+    # [Hq]
+    sinks: Tensor | None,
+    softcap: float | None,
 ) -> Tensor:
     """[R, T, Hq * D], see harness.models.fused.slot_attention."""
-    return operations_for(queries.device).slot_attention(queries, keys, values, slots, starts, scaling)
+    extras = {"windows": windows, "sinks": sinks, "softcap": softcap}
+    return operations_for(queries.device).slot_attention(queries, keys, values, slots, starts, scaling, **extras)
 
 
 def routed_experts(
@@ -56,7 +62,10 @@ _ATTENTION = torch.library.custom_op(
     f"{NAMESPACE}::slot_attention",
     slot_attention,
     mutates_args=(),
-    schema="(Tensor queries, Tensor keys, Tensor values, Tensor slots, Tensor starts, float scaling) -> Tensor",
+    schema=(
+        "(Tensor queries, Tensor keys, Tensor values, Tensor slots, Tensor starts, float scaling, Tensor? windows, "
+        "Tensor? sinks, float? softcap) -> Tensor"
+    ),
 )
 _EXPERTS = torch.library.custom_op(
     f"{NAMESPACE}::routed_experts",
@@ -67,7 +76,7 @@ _EXPERTS = torch.library.custom_op(
 
 
 @_ATTENTION.register_fake
-def _(queries: Tensor, keys: Tensor, values: Tensor, slots: Tensor, starts: Tensor, scaling: float) -> Tensor:
+def _(queries: Tensor, *_: object) -> Tensor:
     return queries.new_empty(*queries.shape[:2], queries.shape[2] * queries.shape[3])
 
 

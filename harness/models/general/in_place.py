@@ -1,8 +1,9 @@
 """Attention of transformers' layers over keys and values where the cache has them, instead of over a copy of the slots.
 
-It takes the place of masks and copies in forwards of chains over whole slots, where every mask of a model is causal, or
-bounds how far back a query sees by at least as much as a slot holds. In the place of a mask goes [2, 1, 1, B] int64,
-slot and first position of each row, which modeling code hands on as it is; `GeneralView.update` returns all slots.
+It takes the place of masks and copies in forwards of chains over whole slots, where every mask of a model is causal,
+with or without a window. In the place of a mask goes [2, 1, 1, B] int64, slot and first position of each row, which
+modeling code hands on as it is, or [3, 1, 1, B], with the places that a query sees at most; `GeneralView.update`
+returns all slots.
 
 Shapes: B rows, T tokens of a row, H query heads, K key heads, D width of a head, S slots, C capacity of a slot.
 """
@@ -44,9 +45,12 @@ def attend_in_place(
     keys: Tensor,
     # [S, K, C, D]
     values: Tensor,
-    # [2, 1, 1, B] int64
+    # [2 or 3, 1, 1, B] int64
     rows: Tensor,
     scaling: float | None,
+    # [H]
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """[B, T, H, D].
 
@@ -60,15 +64,16 @@ def attend_in_place(
             f"{keys.shape[-1]} and values of {values.shape[-1]}"
         )
     queries, slots, starts = query.transpose(1, 2).contiguous(), rows[0, 0, 0], rows[1, 0, 0]
+    windows = rows[2, 0, 0] if len(rows) == 3 else None
     scale = width**-0.5 if scaling is None else scaling
-    if keys.shape[2] == 1:
+    if keys.shape[2] == 1 and sinks is None:
         # of one key
         attended = values.index_select(0, slots).repeat_interleave(num_heads // keys.shape[1], dim=1)
         attended = attended.transpose(1, 2).expand(-1, num_tokens, -1, -1)
-    elif torch.compiler.is_compiling():
-        attended = torch.ops.rejection_lab_layers.slot_attention(queries, keys, values, slots, starts, scale)
     else:
-        attended = custom_ops.slot_attention(queries, keys, values, slots, starts, scale)
+        is_compiling = torch.compiler.is_compiling()
+        attend = torch.ops.rejection_lab_layers.slot_attention if is_compiling else custom_ops.slot_attention
+        attended = attend(queries, keys, values, slots, starts, scale, windows, sinks, softcap)
     return attended.reshape(num_rows, num_tokens, num_heads, width)
 
 
@@ -98,8 +103,8 @@ def _held(function: Callable[..., Any], maker: str) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
 
 
-def windows_in_place(network: Network, cache: GeneralCache) -> set[int] | str:
-    """The windows of a network's masks, by one token; or why its layers cannot attend in place.
+def obstacle_in_place(network: Network, cache: GeneralCache) -> str | None:
+    """Why the layers of a network cannot attend in place, by one token; None if they can.
 
     cache: of one slot of one place.
     """
@@ -114,4 +119,4 @@ def windows_in_place(network: Network, cache: GeneralCache) -> set[int] | str:
         return str(error)
     finally:
         cache.is_in_place = False
-    return view.windows
+    return None

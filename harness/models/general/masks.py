@@ -35,9 +35,7 @@ def seen_keys(
     """
     if isinstance(q_offset, GeneralView):
         if q_offset.is_in_place:
-            window = window_of(mask_function)
-            q_offset.windows |= set() if window is None else {window}
-            return q_offset.rows_in_place
+            return q_offset.rows_in_place(window_of(mask_function))
         positions, keys, sees = q_offset.positions, q_offset.key_positions, q_offset.sees
     else:
         device = given["device"]

@@ -19,7 +19,7 @@ from harness.models.fused.checks import written
 from harness.models.general.alike_layers import one_of_each_kind
 from harness.models.general.cache import ATTENDED, GeneralCache
 from harness.models.general.compiled import MIN_PARAMETERS, CompiledLayers, layers_of_cache, reason_of
-from harness.models.general.in_place import DEVICES, windows_in_place
+from harness.models.general.in_place import DEVICES, obstacle_in_place
 from harness.models.general.network import Network
 from harness.models.general.rope import hold_to_original_length
 from harness.models.general.states import READ_AT_ONCE
@@ -74,7 +74,7 @@ class GeneralTarget(TargetModel):
         self._compiled: CompiledLayers | None = None
         self._compile_failure: str | None = None
         self._must_compile = False
-        self._windows: set[int] | str = "not looked at yet"
+        self._in_place_obstacle: str | None = "not looked at yet"
         self._first_cache: GeneralCache | None = None
         """Of one slot of one place."""
         super().__init__(causal_lm, tokenizer, **given)
@@ -88,7 +88,7 @@ class GeneralTarget(TargetModel):
         cache = self.new_cache(1, 1)
         self.is_recurrent = bool(cache.states)
         if self.device.type in DEVICES:
-            self._windows = windows_in_place(self.network, cache)
+            self._in_place_obstacle = obstacle_in_place(self.network, cache)
         if not self.is_uncounted and self._num_dimensions(cache) != TargetModel.NUM_DIMENSIONS:
             self.head_obstacle = "the states between its layers are several side by side"
         if self.is_recurrent:
@@ -154,10 +154,9 @@ class GeneralTarget(TargetModel):
         """How attention reads keys and values on a GPU."""
         if self.device.type != "cuda":
             return None
-        if isinstance(self._windows, str):
-            return f"{COPIES}: {self._windows}"
-        bound = f" of at most {min(self._windows)} places" if self._windows else ""
-        return f"attention reads whole slots{bound} where they lie, by a kernel of our own (layers of transformers)"
+        if self._in_place_obstacle is not None:
+            return f"{COPIES}: {self._in_place_obstacle}"
+        return "attention reads whole slots where they lie, by a kernel of our own (layers of transformers)"
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         return ()
@@ -227,17 +226,13 @@ class GeneralTarget(TargetModel):
 
     def _cache_of(self, num_slots: int, capacity: int, rewind: int = 0) -> GeneralCache:
         cache = self.CACHE(self.config.num_hidden_layers, num_slots, capacity, self.dtype, self.device, rewind)
-        cache.is_in_place = self._reads_in_place(capacity)
+        cache.is_in_place = self._in_place_obstacle is None
         return cache
 
     def read_token(self, cache: GeneralCache, asked: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
         """Read one token at the start of a cache's first slot; returns the states that enter the asked layers."""
         zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         return self.network.run(zero, zero, cache.view(slice(0, 1), zero, 1), asked)[1]
-
-    def _reads_in_place(self, capacity: int) -> bool:
-        """Whether attention of forwards of chains over whole slots of a capacity reads keys and values in place."""
-        return not isinstance(self._windows, str) and all(window >= capacity for window in self._windows)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         states = hidden.reshape(1, -1, hidden.shape[-1])

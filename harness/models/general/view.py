@@ -87,8 +87,7 @@ class GeneralView(Cache):
         """Whether it is of chains, and reads all places of its slots."""
         self.is_in_place = self.is_whole and cache.is_in_place
         """Whether attention reads keys and values where the cache has them (harness.models.general.in_place)."""
-        self.windows: set[int] = set()
-        """Keys that the masks of a forward in place let a query see at most, where they bound them."""
+        self._rows_in_place: dict[int | None, Tensor] = {}
         self.places = positions if tree is None else tree.absolute
         """[B, T] int64, where each token's key and value lie in its slot."""
         places = torch.arange(length, device=positions.device)
@@ -103,10 +102,21 @@ class GeneralView(Cache):
             self.key_positions = torch.where(node >= 0, tree.starts[:, None, None] + depths, places)[:, None]
             self.sees = ((node < 0) | sees)[:, None]
 
-    @cached_property
-    def rows_in_place(self) -> Tensor:
-        """[2, 1, 1, B] int64, slot and first position of each row: what stands for a mask of a forward in place."""
-        return torch.stack([self.slots, self.positions[:, 0]]).view(2, 1, 1, -1)
+    def rows_in_place(self, window: int | None) -> Tensor:
+        """What stands for a mask of a forward in place.
+
+        Args:
+            window: places that a query sees at most; None for all up to its own, as where a slot holds no more.
+
+        Returns:
+            [2, 1, 1, B] int64, slot and first position of each row; with a window [3, 1, 1, B], it of each row too.
+        """
+        bound = None if window is None or window >= self.length else window
+        if bound not in self._rows_in_place:
+            rows = [self.slots, self.positions[:, 0]]
+            rows += [] if bound is None else [torch.full_like(self.slots, bound)]
+            self._rows_in_place[bound] = torch.stack(rows).view(len(rows), 1, 1, -1)
+        return self._rows_in_place[bound]
 
     @cached_property
     def begins(self) -> bool:
