@@ -195,6 +195,25 @@ def test_attention_at_real_sizes(name: str, dtype: torch.dtype):
     )
 
 
+@pytest.mark.parametrize("num_rows", [1, 16])
+@pytest.mark.parametrize(
+    ("heads", "window", "softcap"),
+    [((64, 8, 64), 128, None), ((16, 8, 256), 512, None), ((32, 16, 128), 300, 50.0)],
+    ids=["gpt-oss, with sinks", "Gemma 3", "Gemma 2"],
+)
+def test_attention_of_families_at_real_sizes(
+    heads: tuple[int, int, int], window: int, softcap: float | None, num_rows: int
+):
+    """In bfloat16. Would catch a window that begins within a program's share, and a sink that several count."""
+    num_tokens, (num_heads, num_key_heads, width) = 4, heads
+    starts = [(CAPACITY - num_tokens) * (row + 1) // num_rows for row in range(num_rows)]
+    shape = (num_rows, num_key_heads, CAPACITY, width)
+    rows = rows_of(list(range(num_rows)), starts, shape, num_filled=num_tokens, dtype=torch.bfloat16)
+    extras = {"windows": torch.full_like(rows.starts, window), "softcap": softcap}
+    sinks = normal(num_heads, seed=7, dtype=torch.bfloat16, scale=3) if width == 64 else None
+    check_attention(rows, num_tokens, num_heads, sinks=sinks, **extras)
+
+
 @pytest.mark.parametrize("num_tokens", [1, 64, 2048])
 def test_small_operations_at_real_sizes(num_tokens: int):
     from harness.models.fused.gated_activation import silu_mul

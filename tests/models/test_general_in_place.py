@@ -59,6 +59,17 @@ def test_logits_in_place_are_those_of_copies(model_type):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@torch.inference_mode()
+def test_one_place_in_place_is_that_of_copies():
+    """With a sink, which takes its share of one key too."""
+    target, found = GeneralTarget(tiny_model("gpt_oss"), None), []
+    for is_in_place in (True, False):
+        cache = target.new_cache(2, 1)
+        cache.is_in_place = is_in_place
+        found.append(target.read_token(cache, (1,))[0])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("model_type", "why"), COPIED.items())
 def test_what_a_kernel_does_not_compute_reads_copies(model_type, why):
     """Would catch what attention asks for and is dropped without a word."""

@@ -1,6 +1,6 @@
 """Second product of experts. Twin of harness.models.fused.reference.expert_down.
 
-    result = W_down activated       for each expert and each of its tokens
+    result = W_down activated + bias       for each expert and each of its tokens
 
 A program reads a tile of the rows of one expert's matrix, once; see harness.models.fused.expert_gate_up.
 
@@ -26,6 +26,7 @@ def _expert_down_kernel(
     activated,  # [N * k * I + N * I_s]
     down,  # [E, H, I]
     shared,  # [H, I_s]; anything where num_shared is 0
+    biases,  # [E, H], None for none
     starts,  # [E + 1] int32
     results,  # [N * k + N, H]
     num_tokens,
@@ -68,10 +69,17 @@ def _expert_down_kernel(
             weight = tl.load(weight_rows + at, mask=inside[:, None] & (at < size), other=0.0)
             result = tl.dot(weight, tl.trans(row), result, input_precision="ieee")
         outputs = first_output + places.to(tl.int64)[None, :] * hidden_size + columns[:, None]
-        tl.store(outputs, result.to(results.dtype.element_ty), mask=inside[:, None] & held[None, :])
+        result = result.to(results.dtype.element_ty)
+        if biases is not None:
+            expert_biases = biases + (program - num_shared) // TILES * hidden_size
+            bias = tl.load(expert_biases + columns, mask=inside, other=0.0).to(tl.float32)
+            result = (result.to(tl.float32) + bias[:, None]).to(results.dtype.element_ty)
+        tl.store(outputs, result, mask=inside[:, None] & held[None, :])
 
 
-def expert_down(activated: Tensor, down: Tensor, shared: Tensor | None, routing: Routing) -> Tensor:
+def expert_down(
+    activated: Tensor, down: Tensor, shared: Tensor | None, routing: Routing, bias: Tensor | None = None
+) -> Tensor:
     """Multiply each expert's activated tokens.
 
     Args:
@@ -79,14 +87,19 @@ def expert_down(activated: Tensor, down: Tensor, shared: Tensor | None, routing:
         down: [E, H, I] of the same type.
         shared: [H, I_s] of the shared expert; None for none.
         routing: of these tokens.
+        bias: [E, H] of the same type, without a shared expert alone; None for none.
 
     Returns:
         [N * k, H] the results of all pairs by place, and with a shared expert N more rows, its results by token.
-        Products are summed in float32 and rounded once.
+        Products are summed in float32 and rounded once, and again where a bias was added.
     """
     check_dtype("activated", activated)
     (num_experts, hidden_size, width), num_tokens = down.shape, len(routing.places)
     check_tensor("down", down, (num_experts, hidden_size, width), activated.dtype)
+    if bias is not None:
+        check_tensor("bias", bias, (num_experts, hidden_size), activated.dtype)
+        if shared is not None:
+            raise ValueError("shared must be None with biases")
     num_pairs, shared_width = routing.places.numel(), 0
     if shared is not None:
         shared_width = shared.shape[1]
@@ -102,6 +115,7 @@ def expert_down(activated: Tensor, down: Tensor, shared: Tensor | None, routing:
         activated=activated,
         down=down,
         shared=down if shared is None else shared,
+        biases=bias,
         starts=routing.starts,
         results=results,
         num_tokens=num_tokens,

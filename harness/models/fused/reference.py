@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from harness.models.fp8_linear import FP8, dequantized, to_fp8
 from harness.models.fused.checks import check_extras, check_joined, check_rows, place_for, written
+from harness.models.fused.clamped_gate import ClampedGate
 from harness.models.fused.routing import Choice, Routing
 from harness.models.fused.tree_rows import TreeRows
 
@@ -270,11 +271,18 @@ def place_pairs(chosen: Tensor, weights: Tensor, num_experts: int) -> Routing:
     )
 
 
-def expert_gate_up(states: Tensor, gate_up: Tensor, shared: Tensor | None, routing: Routing) -> Tensor:
+def expert_gate_up(
+    states: Tensor,
+    gate_up: Tensor,
+    shared: Tensor | None,
+    routing: Routing,
+    bias: Tensor | None = None,
+    clamped: ClampedGate | None = None,
+) -> Tensor:
     """Waits for the device to learn how many tokens an expert has."""
-    starts = routing.starts.tolist()
+    starts, gated = routing.starts.tolist(), silu_mul if clamped is None else clamped.applied
     parts = [
-        silu_mul(functional.linear(states[routing.tokens[begin:end]], gate_up[expert])).flatten()
+        gated(_product_of_expert(states[routing.tokens[begin:end]], gate_up, bias, expert)).flatten()
         for expert, (begin, end) in enumerate(pairwise(starts))
     ]
     if shared is not None:
@@ -282,11 +290,20 @@ def expert_gate_up(states: Tensor, gate_up: Tensor, shared: Tensor | None, routi
     return torch.cat(parts)
 
 
-def expert_down(activated: Tensor, down: Tensor, shared: Tensor | None, routing: Routing) -> Tensor:
+def _product_of_expert(rows: Tensor, weights: Tensor, biases: Tensor | None, expert: int) -> Tensor:
+    """A bias is added to what was rounded."""
+    product = functional.linear(rows, weights[expert])
+    return product if biases is None else product + biases[expert]
+
+
+def expert_down(
+    activated: Tensor, down: Tensor, shared: Tensor | None, routing: Routing, bias: Tensor | None = None
+) -> Tensor:
     """Waits for the device to learn how many tokens an expert has."""
     starts, width = routing.starts.tolist(), down.shape[2]
     rows = activated[: starts[-1] * width].view(-1, width)
-    parts = [functional.linear(rows[begin:end], down[expert]) for expert, (begin, end) in enumerate(pairwise(starts))]
+    spans = enumerate(pairwise(starts))
+    parts = [_product_of_expert(rows[begin:end], down, bias, expert) for expert, (begin, end) in spans]
     if shared is not None:
         parts.append(functional.linear(activated[starts[-1] * width :].view(-1, shared.shape[1]), shared))
     return torch.cat(parts)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from harness.models.fused.clamped_gate import ClampedGate
 from harness.models.fused.operations import operations_for
 
 NAMESPACE = "rejection_lab_layers"
@@ -29,10 +30,10 @@ def slot_attention(
     starts: Tensor,
     scaling: float,
     # [R] int64
-    windows: Tensor | None,
+    windows: Tensor | None = None,
     # [Hq]
-    sinks: Tensor | None,
-    softcap: float | None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """[R, T, Hq * D], see harness.models.fused.slot_attention."""
     extras = {"windows": windows, "sinks": sinks, "softcap": softcap}
@@ -50,12 +51,22 @@ def routed_experts(
     gate_up: Tensor,
     # [E, H, I]
     down: Tensor,
+    # [E, 2 I]
+    gate_up_bias: Tensor | None = None,
+    # [E, H]
+    down_bias: Tensor | None = None,
+    alpha: float | None = None,
+    limit: float | None = None,
 ) -> Tensor:
-    """[N, H]: each token's experts, with silu between their products, weighted and added."""
+    """[N, H]: each token's experts, weighted and added.
+
+    alpha, limit: of a clamped gate (harness.models.fused.clamped_gate); None for silu(gate) * up.
+    """
     operations = operations_for(states.device)
+    clamped = None if alpha is None or limit is None else ClampedGate(alpha, limit)
     routing = operations.place_pairs(chosen, weights, len(gate_up))
-    activated = operations.expert_gate_up(states, gate_up, None, routing)
-    return operations.sum_experts(operations.expert_down(activated, down, None, routing), routing)
+    activated = operations.expert_gate_up(states, gate_up, None, routing, gate_up_bias, clamped)
+    return operations.sum_experts(operations.expert_down(activated, down, None, routing, down_bias), routing)
 
 
 _ATTENTION = torch.library.custom_op(
@@ -71,7 +82,10 @@ _EXPERTS = torch.library.custom_op(
     f"{NAMESPACE}::routed_experts",
     routed_experts,
     mutates_args=(),
-    schema="(Tensor states, Tensor chosen, Tensor weights, Tensor gate_up, Tensor down) -> Tensor",
+    schema=(
+        "(Tensor states, Tensor chosen, Tensor weights, Tensor gate_up, Tensor down, Tensor? gate_up_bias, "
+        "Tensor? down_bias, float? alpha, float? limit) -> Tensor"
+    ),
 )
 
 
@@ -81,5 +95,5 @@ def _(queries: Tensor, *_: object) -> Tensor:
 
 
 @_EXPERTS.register_fake
-def _(states: Tensor, chosen: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def _(states: Tensor, *_: object) -> Tensor:
     return torch.empty_like(states)

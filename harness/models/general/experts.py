@@ -12,6 +12,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_
 
 from harness.models.experts import GROUPED_CAPABILITIES
 from harness.models.fused.checks import DTYPES
+from harness.models.fused.clamped_gate import ClampedGate
 from harness.models.general import custom_ops
 
 SHAPES_ALONE = "rejection_lab_shapes"
@@ -46,6 +47,8 @@ def choose_experts(causal_lm: Any) -> str | None:
     if obstacles:
         _set(experts, GROUPED)
         return f"experts run by {GROUPED} of transformers in forwards of few tokens too: {obstacles[0]}"
+    for each in experts:
+        lay_together(each)
     _register()
     _set(experts, ROUTED)
     return f"experts run by kernels of our own in forwards of up to {MAX_ROUTED} tokens, else by {GROUPED}"
@@ -54,20 +57,47 @@ def choose_experts(causal_lm: Any) -> str | None:
 def routed_obstacle(experts: Any) -> str | None:
     """Why kernels of our own do not compute experts of transformers; None if they do."""
     weights: list[Any] = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
-    if not all(type(weight) is nn.Parameter and weight.dim() == 3 and weight.is_contiguous() for weight in weights):
+    if not all(type(weight) is nn.Parameter and weight.dim() == 3 for weight in weights):
         return "their weights are no two plain tensors of all experts"
     if any(weight.dtype not in DTYPES for weight in weights):
         return "their weights are rounded to fewer bits"
-    is_plain = getattr(experts, "is_concatenated", False) and getattr(experts, "has_gate", False)
-    other = [name for name in ("is_transposed", "has_bias", "has_post_expert_norm") if getattr(experts, name, False)]
-    if other or not is_plain:
-        return f"they are laid out otherwise ({', '.join(other) or 'no gate and up one behind the other'})"
-    has_silu = isinstance(getattr(experts, "act_fn", None), (nn.SiLU, SiLUActivation))
-    if not has_silu or getattr(type(experts), "_apply_gate", None) is not _default_apply_gate:
-        return "their activation is not silu(gate) * up"
+    if not getattr(experts, "has_gate", False) or getattr(experts, "has_post_expert_norm", False):
+        return "they have no gate, or a norm behind their products"
+    if not _has_silu(experts) and clamped_gate_of(experts) is None:
+        return "their activation is neither silu(gate) * up nor that of gpt-oss"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "they are shared out over processes"
     return None
+
+
+def _has_silu(experts: Any) -> bool:
+    """Whether experts join gate and up, one behind the other, by silu(gate) * up."""
+    has_silu = isinstance(getattr(experts, "act_fn", None), (nn.SiLU, SiLUActivation))
+    is_default = getattr(type(experts), "_apply_gate", None) is _default_apply_gate
+    return has_silu and is_default and getattr(experts, "is_concatenated", False)
+
+
+def clamped_gate_of(experts: Any) -> ClampedGate | None:
+    """How experts of gpt-oss join gate and up, held against their own code; None of others."""
+    alpha, limit = getattr(experts, "alpha", None), getattr(experts, "limit", None)
+    if not isinstance(alpha, float) or not isinstance(limit, (int, float)):
+        return None
+    clamped = ClampedGate(alpha, float(limit))
+    # to beyond the limit on both sides
+    gate_up = torch.linspace(-2 * clamped.limit, 2 * clamped.limit, 28).view(2, 14).flip(1)
+    is_same = torch.equal(experts._apply_gate(gate_up), clamped.applied(gate_up))
+    return clamped if is_same else None
+
+
+def lay_together(experts: Any) -> None:
+    """Let weights that stand transposed, [E, H, 2 I] and [E, I, H], lie by rows of what a product gives.
+
+    Their shapes and values stay; grouped products of transformers read either layout.
+    """
+    if not getattr(experts, "is_transposed", False):
+        return
+    for weight in (experts.gate_up_proj, experts.down_proj):
+        weight.data = weight.data.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _runs_grouped(weight: Tensor) -> bool:
@@ -101,16 +131,23 @@ def run_routed(
     # [N, k]
     top_k_weights: Tensor,
 ) -> Tensor:
-    """[N, H]: experts of transformers without a `routed_obstacle`, by our own kernels where there are few tokens."""
+    """[N, H]: experts of transformers without a `routed_obstacle`, by our own kernels where there are few tokens.
+
+    Their weights lie as `lay_together` leaves them.
+    """
     if hidden_states.shape[0] > MAX_ROUTED:
         found: Tensor = ALL_EXPERTS_FUNCTIONS[GROUPED](module, hidden_states, top_k_index, top_k_weights)
         return found
     given = hidden_states.contiguous(), top_k_index.contiguous(), top_k_weights.contiguous()
-    weights = module.gate_up_proj, module.down_proj
+    weights = [module.gate_up_proj, module.down_proj]
+    if module.is_transposed:
+        weights = [weight.transpose(1, 2) for weight in weights]
+    biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
+    gate = (None, None) if module.is_concatenated else (module.alpha, module.limit)
     if torch.compiler.is_compiling():
-        routed: Tensor = torch.ops.rejection_lab_layers.routed_experts(*given, *weights)
+        routed: Tensor = torch.ops.rejection_lab_layers.routed_experts(*given, *weights, *biases, *gate)
         return routed
-    return custom_ops.routed_experts(*given, *weights)
+    return custom_ops.routed_experts(*given, *weights, *biases, *gate)
 
 
 def _shapes_alone(module: Any, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:

@@ -66,10 +66,16 @@ def attend_in_place(
     queries, slots, starts = query.transpose(1, 2).contiguous(), rows[0, 0, 0], rows[1, 0, 0]
     windows = rows[2, 0, 0] if len(rows) == 3 else None
     scale = width**-0.5 if scaling is None else scaling
-    if keys.shape[2] == 1 and sinks is None:
-        # of one key
-        attended = values.index_select(0, slots).repeat_interleave(num_heads // keys.shape[1], dim=1)
-        attended = attended.transpose(1, 2).expand(-1, num_tokens, -1, -1)
+    if keys.shape[2] == 1:
+        own_key, own_value = (
+            kept.index_select(0, slots).repeat_interleave(num_heads // keys.shape[1], dim=1) for kept in (keys, values)
+        )
+        attended = own_value.transpose(1, 2).expand(-1, num_tokens, -1, -1)
+        if sinks is not None:
+            products = (query * own_key).sum(-1) * scale
+            products = products if softcap is None else torch.tanh(products / softcap) * softcap
+            share = torch.sigmoid(products - sinks[:, None]).transpose(1, 2)[..., None]
+            attended = (attended * share).to(queries.dtype)
     else:
         is_compiling = torch.compiler.is_compiling()
         attend = torch.ops.rejection_lab_layers.slot_attention if is_compiling else custom_ops.slot_attention
