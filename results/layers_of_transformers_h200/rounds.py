@@ -1,7 +1,7 @@
 """Step times of layers of our own, of transformers, and compiled: the table of README.md beside this file.
 
 python results/layers_of_transformers_h200/rounds.py [--devices 0,1] [--limit 250] [--only llama3_8b start ...]
-    [--most-layers 12]
+    [--most-layers 12] [--prompt-tokens 64]
 
 A process a shape, one after another on each GPU; those that would begin after the limit are left out, and told. Rows
 and JSON go to the folder that $OUT names, else to the current one; logs there tell every 30 s where a process is.
@@ -26,8 +26,10 @@ from typing import Any
 
 COPIED_BYTES_PER_S = 4.3e12
 """Of an H200, measured by copies: what floors are of."""
-PROMPT, OUTPUT = 64, 48
-"""Tokens."""
+OUTPUT = 48
+"""Tokens of an answer."""
+PROMPT_TOKENS = "PROMPT_TOKENS"
+"""Variable of the environment of a child."""
 CUT = {"qwen3_next_80b_a3b": (3.36e9, 4, 36)}
 """Of shapes that do not fit: bytes of a layer, layers of a period, and layers at most."""
 DEVICE = os.environ.get("DEVICE", "cuda")
@@ -43,7 +45,7 @@ CASES: dict[str, list[tuple[tuple[str, str, bool], int, tuple[int, ...]]]] = {
     "llama3_8b": [(OWN, 16, (0, 3)), (BOTH, 16, (0, 3)), (NEW, 16, (0, 3)), (COMPILED, 16, (0, 3)), (PLAIN, 16, (0,))],
     "qwen3_30b_a3b": [(BOTH, 16, (0, 3)), (COMPILED, 16, (0,)), (NEW, 16, (0,))],
     "qwen3_next_80b_a3b": [(BOTH, 16, (3, 0))],
-    "gpt_oss_20b": [(BOTH, 16, (0, 3)), (COMPILED, 16, (0,))],
+    "gpt_oss_20b": [(BOTH, 16, (0, 3)), (COMPILED, 16, (0, 3))],
     "gemma3_12b": [(BOTH, 16, (0, 3)), (COMPILED, 16, (0,))],
 }
 """Ways to run a shape, requests in flight, draft tokens. In this order, and each beside `generate` with one request."""
@@ -112,7 +114,7 @@ def engine_of(target: list[str], way: tuple[str, str, bool], num_requests: int, 
     overrides = [
         *(*target, f"target.layers={layers}", f"backend.device={DEVICE}"),
         *("backend.dtype=bfloat16", "backend.graphs=true", f"workload.num_requests={num_requests}"),
-        *("workload.num_turns=1", f"workload.prompt_tokens={PROMPT}", "decoding.temperature=1.0"),
+        *("workload.num_turns=1", f"workload.prompt_tokens={os.environ[PROMPT_TOKENS]}", "decoding.temperature=1.0"),
         *(f"decoding.max_new_tokens={OUTPUT}", "decoding.ignore_eos=true"),
         *(f"backend.max_concurrency={num_requests}", "measurement.expected_acceptance=false", "drafter=none"),
     ]
@@ -221,6 +223,7 @@ def measure(shape: str, deadline: float) -> None:
                     continue
                 row: dict[str, Any] = {"shape": shape, "layers": way[0], "kernels": way[1], "compiled": way[2]}
                 row |= {"requests": num_requests, "drafted": num_drafted}
+                row["prompt_tokens"] = int(os.environ[PROMPT_TOKENS])
                 began = time.perf_counter()
                 try:
                     backend, engine, requests = engine_of(target, way, num_requests, num_drafted, store)
@@ -422,8 +425,10 @@ if __name__ == "__main__":
         parser.add_argument("--limit", type=float, default=250.0)
         parser.add_argument("--only", nargs="*", default=[])
         parser.add_argument("--most-layers", type=int, default=0, help="of shapes that do not fit")
+        parser.add_argument("--prompt-tokens", type=int, default=64)
         asked = parser.parse_args()
         os.environ[MOST_LAYERS] = str(asked.most_layers or "")
+        os.environ[PROMPT_TOKENS] = str(asked.prompt_tokens)
         runs = Runs(asked.devices.split(","), asked.limit, asked.only)
         runs.run()
         print(table(runs.rows))

@@ -13,6 +13,9 @@ from kernels.methods import VerificationMethod
 CHOSEN = frozenset(f"verify {method.value}, bfloat16" for method in VerificationMethod) | {
     "experts in groups, 16 tokens",
     "routed experts, 16 tokens",
+    "routed experts of gpt-oss, 16 tokens",
+    "windows and sinks, 16 rows of 4 tokens",
+    "windows and a soft cap, 16 rows of 1 tokens",
     "edit logits, bfloat16",
     "edit logits, trees",
     "verify recursive, distinct siblings, bfloat16",
