@@ -137,7 +137,8 @@ IN_GRAPHS = [
 def test_captured_steps_give_the_tokens_of_steps_without_graphs(model_type, dtype, compiled):
     """Two slots for four requests; prompts longer than a window, drafts that are rejected."""
     target = GeneralTarget(tiny_model(model_type).to("cuda", dtype), None)
-    generator = torch.Generator().manual_seed(7)
+    # at the end of these prompts no choice of experts or of a token is near a tie: it is clear by .08 of a logit
+    generator = torch.Generator().manual_seed(375)
     prompts = [torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in (3, 13, 5, 9)]
     outputs = []
     for graphs in (False, True):
