@@ -84,7 +84,7 @@ def clamped_gate_of(experts: Any) -> ClampedGate | None:
         return None
     clamped = ClampedGate(alpha, float(limit))
     # to beyond the limit on both sides
-    gate_up = torch.linspace(-2 * clamped.limit, 2 * clamped.limit, 28).view(2, 14).flip(1)
+    gate_up = torch.linspace(-2 * clamped.limit, 2 * clamped.limit, 28, device="cpu").view(2, 14).flip(1)
     is_same = torch.equal(experts._apply_gate(gate_up), clamped.applied(gate_up))
     return clamped if is_same else None
 
