@@ -233,7 +233,7 @@ def read_head(
         else:
             vocabulary = _without_output(vocabulary, config, folder, target)
             taken = "output matrix is" if vocabulary.token_ids is None else "rows of its draft tokens are"
-            assumed = (*assumed, f"it has no lm_head, and the target's {taken} taken")
+            assumed = (*assumed, f"the head has no lm_head of its own: the target's {taken} taken")
         with on_meta(target.device):
             head = kind(
                 config.of_vocabulary(target.vocab_size, vocabulary.size),

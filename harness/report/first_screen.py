@@ -45,7 +45,7 @@ BRACKETS = "Brackets: {level:g} % intervals over prompts; differences are paired
 EVERY_ROUND = "All rounds: prefills and rounds without drafts are among them."
 LEGEND = f"{DISTURBED}: the machine was disturbed or shared while this was timed; the warnings say how."
 LOOPING = f"{LOOPS}: answers loop, which inflates this; what it is without them stands below the tables."
-ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differences of speed are the machine's."
+ONE_ROW = f"{SAME_LAW_MARK}: methods that cannot differ at temperature 0; differences of speed are noise."
 
 
 class Answer(NamedTuple):

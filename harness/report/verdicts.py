@@ -120,6 +120,9 @@ def _keeps(block: Block, group: Group, longest: Longest | None, distances: Mappi
         return [*_lead(block, group, longest, at_depth, promise), without_guarantee]
     alike = _listed([block.names[cell.record.cell_id] for cell in sorted(longest.ranked, key=group.cells.index)])
     verb = "are equal by law" if len(longest.ranked) > 1 else "keeps"
+    # of one law, and of draws of their own
+    drawn = any(cell.estimate(name).value != best.estimate(name).value for cell in longest.ranked)
+    verb += f", as measured with {block.names[best.record.cell_id]}" if drawn else ""
     return [f"{at_depth}{alike} {verb}: {_by_position(best)}{_length(best, name)}", without_guarantee]
 
 
@@ -190,7 +193,7 @@ def _on_the_same_drafts(block: Block, ranked: Sequence[CellResult]) -> str:
         shown = Number(*ahead, style="length", signed=True, decimals=EXPECTED_DECIMALS)
         if ahead.low <= 0:
             return f"; nor does expectation on the same drafts tell {first} from {second}: {shown}"
-        return f"; on the same drafts {first} is expected to keep {shown} more than {second}"
+        return f"; on the same drafts {first} is expected to keep {shown} drafts a round more than {second}"
     return ""
 
 
@@ -304,7 +307,7 @@ def _buys(block: Block, longest: Longest | None) -> str:
     best = ranking.best
     assert best is not None
     if _is_one_law(block, drafted):
-        return f"Differences in speed are the machine's{_speeds(drafted)}{left_out}"
+        return f"Differences in speed are noise of the machine{_speeds(drafted)}{left_out}"
     equal = [cell for cell in drafted if cell is not best and ranking.equals(cell)]
     equal = sorted(equal, key=lambda cell: -cell.estimate(THROUGHPUT).value)
     way = f"Fastest with drafts is {block.label(best)}: " if len(drafted) > 1 else "Speed: "

@@ -31,7 +31,7 @@ def test_a_built_in_head_loads_beside_its_target(target_id, tmp_path, monkeypatc
     loaded = load_head(drafter, target)
     assert loaded is not None and loaded.num_positions == 1024 < target.num_positions
     head = loaded.head
-    assert head.assumptions == ("it has no lm_head, and the target's rows of its draft tokens are taken",)
+    assert head.assumptions == ("the head has no lm_head of its own: the target's rows of its draft tokens are taken",)
     assert head.config.to_dict()["speculators_config"]["verifier"]["rounded_weights"] == target.rounded_weights
     assert head.config.verifier == target_id and head.output_matrix.shape == (head.vocab_size, head.hidden_size)
 

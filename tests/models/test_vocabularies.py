@@ -242,7 +242,7 @@ def test_a_head_over_all_tokens_without_an_output_matrix_takes_the_targets(tmp_p
         head_logits(loaded, target, tokens),
         head_logits(head, target, tokens),
     )
-    assert "it has no lm_head, and the target's output matrix is taken" in loaded.assumptions
+    assert "the head has no lm_head of its own: the target's output matrix is taken" in loaded.assumptions
     assert "lm_head.weight" not in loaded.state_dict_public() and loaded.cost.output is target.output_matrix
 
 
@@ -256,7 +256,9 @@ def test_a_head_over_few_tokens_without_an_output_matrix_takes_the_targets_rows_
     with torch.no_grad():
         head.lm_head.weight.copy_(target.output_matrix[head.draft_to_target])
     torch.testing.assert_close(head_logits(loaded, target, tokens), head_logits(head, target, tokens))
-    assert loaded.assumptions == ("it has no lm_head, and the target's rows of its draft tokens are taken",)
+    assert loaded.assumptions == (
+        "the head has no lm_head of its own: the target's rows of its draft tokens are taken",
+    )
     assert "output_rows" not in loaded.state_dict_public() and not loaded.has_own_output
     assert loaded.cost.output.shape == head.lm_head.weight.shape
     assert loaded.num_parameters == head.num_parameters - head.lm_head.weight.numel()

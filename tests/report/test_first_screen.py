@@ -307,7 +307,7 @@ def test_methods_that_temperature_0_makes_equal_share_a_row():
 
 
 def test_equal_methods_do_not_hide_which_depth_is_fastest():
-    """Would catch "differences in speed are the machine's" of a sweep of K at temperature 0."""
+    """Would catch "differences in speed are noise" of a sweep of K at temperature 0."""
     cells = [drafted(name, temperature=0.0, depth=depth) for depth in (1, 2, 3) for name in ("strict", "block")]
     (block,) = blocks(analysed(baseline(decoding__temperature=0.0), *cells))
     fastest = max(block.cells, key=lambda cell: cell.speedup.value)

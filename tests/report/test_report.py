@@ -168,7 +168,7 @@ def test_summary_shows_the_length_of_full_drafts():
     (line,) = (item for item in lines if item.startswith("strict "))
     text = " ".join(" ".join(lines).split())
     assert " 3.00 [" in line and "of full drafts 4.00 [3.00, 5.00] (over rounds" in text, text
-    assert "on the same drafts block is expected to keep +1.000 [+1.000, +1.000] more than strict" in text
+    assert "on the same drafts block is expected to keep +1.000 [+1.000, +1.000] drafts a round more" in text
 
 
 def test_a_cell_that_failed_early_is_a_row_among_those_it_was_to_be_compared_with():
