@@ -70,6 +70,9 @@ class BlockedLinear(nn.Linear):
 
 def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """torch.nn.functional.linear, through the blocks of a weight that has them."""
+    if torch.compiler.is_compiling():
+        # whether the blocks are those of the weight is known at each call
+        return _opaque_product(states, weight, bias)
     if (
         type(weight) is not BlockedWeight
         or weight._version != weight.version
@@ -78,6 +81,20 @@ def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     ):
         return functional.linear(states, weight, bias)
     return _through(states, weight, weight.blocks, bias)
+
+
+_opaque_product = torch.library.custom_op(
+    "rejection_lab_weights::blocked_product",
+    product,
+    mutates_args=(),
+    schema="(Tensor states, Tensor weight, Tensor? bias) -> Tensor",
+)
+"""`product`, which torch's compiler passes through: blocks have no form that it knows."""
+
+
+@_opaque_product.register_fake
+def _(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return states.new_empty(*states.shape[:-1], len(weight))
 
 
 def _through(states: Tensor, weight: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:

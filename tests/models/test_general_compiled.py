@@ -19,6 +19,7 @@ from harness.config.backend import Local
 from harness.config.models import Layers, TargetConfig
 from harness.drafters.chain import DrafterShape
 from harness.drafters.ngram_run import NgramDrafter
+from harness.models import weight_layout
 from harness.models.general.compiled import CompiledLayers, LayerView
 from harness.models.general.compiled_states import StateView
 from harness.models.general.target import GeneralTarget
@@ -97,6 +98,23 @@ def test_engines_of_other_sizes_share_graphs(is_in_place, monkeypatch):
         assert found[0] == found[1]
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs == [2, 2, 2]
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN, which makes blocks")
+def test_weights_in_blocks_stay_so_in_compiled_layers(monkeypatch):
+    """Would catch blocks that torch's compiler looks into, and compiled products that read the plain weights."""
+    monkeypatch.setattr(weight_layout, "MAX_SMALL", 0)
+    monkeypatch.setattr(weight_layout, "MAX_SINGLE", 0)
+    plain, target = (GeneralTarget(tiny_model("qwen3"), None) for _ in range(2))
+    for each in (plain, target):
+        weight_layout.lay_out(each.causal_lm)
+    assert target.compile(is_asked=True) is None
+    expected, num_products = tokens(plain), []
+    through = weight_layout._through
+    monkeypatch.setattr(weight_layout, "_through", lambda *given: num_products.append(1) or through(*given))
+    assert tokens(plain) == expected and (in_blocks := len(num_products))
+    assert tokens(target) == expected and target.fallbacks == ()
+    assert len(num_products) == 2 * in_blocks and counters["stats"]["unique_graphs"]
 
 
 def broken(*_, **__):
