@@ -102,8 +102,13 @@ class Local(BackendConfig):
         super().__post_init__()
         for name, dtype in self.rounded.items():
             require(dtype in ("auto", "fp8"), f"backend.{name}", "auto or fp8", dtype)
-        fits = not self.compile or self.graphs is not False
-        require(fits, "backend.compile", "false, or null, with backend.graphs=false", self.compile)
+        has_graphs = self.graphs or (self.graphs is None and self.device != "cpu")
+        if self.compile and not has_graphs:
+            found = "null on a CPU" if self.graphs is None else "false"
+            raise ValueError(
+                "backend.compile: expected false, or null, without steps of fixed sizes, found true with "
+                f"backend.graphs={found}; set backend.graphs=true"
+            )
         ranks = self.tensor_parallel
         require(1 <= ranks <= MAX_RANKS, "backend.tensor_parallel", f"1 to {MAX_RANKS}", ranks)
         if ranks > 1:
@@ -124,12 +129,17 @@ class Local(BackendConfig):
 
         Args:
             device_type: cpu or cuda: of the device that harness.config.device.resolve_device gives.
+
+        Raises:
+            ValueError: layers are to be compiled for steps that have no fixed sizes there.
         """
         dtype = "float32" if self.dtype == "auto" and device_type == "cpu" else self.dtype
         graphs = device_type == "cuda" if self.graphs is None else self.graphs
         fused, compiles = self.fused, self.compile
         if device_type == "cpu":
             fused, compiles = bool(fused), bool(compiles)
+            # refused while graphs are still what was asked for
+            replace(self, device=device_type)
         return replace(self, device=device_type, dtype=dtype, graphs=graphs, fused=fused, compile=compiles)
 
 

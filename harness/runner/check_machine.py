@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from harness.backends.server.check_server import check_server
+from harness.config.backend import Local
 from harness.config.cell import CellConfig
 from harness.config.own_code import own_place
 from harness.config.schema import SettingsError
@@ -58,7 +59,7 @@ def _lacking(plan: RunPlan) -> Iterator[tuple[CellConfig, SettingsError]]:
         if cell.is_served:
             key: object = repr((cell.server.command, cell.server.url, cell.server.model, cell.server.environment))
         elif cell.backend.kind == "local":
-            key = cell.backend.device, cell.local.tensor_parallel
+            key = cell.backend.device, cell.local.tensor_parallel, cell.local.compile, cell.local.graphs
         else:
             continue
         if key not in found:
@@ -76,15 +77,25 @@ def _lack(plan: RunPlan, cell: CellConfig) -> SettingsError | None:
             return error
         return None
     name, _, index = cell.backend.device.partition(":")
-    if name != "cuda":
+    if name == "cpu":
         return None
     # --devices says it anew for each worker
     shown = plan.workers.devices[0]
-    num_ranks = cell.local.tensor_parallel
-    last = int(index or 0) + num_ranks - 1
+    is_asked = name == "cuda"
+    last = int(index or 0) + cell.local.tensor_parallel - 1 if is_asked else 0
     reason = why_no_gpu(os.environ.get(VISIBLE) if shown is None else shown, last)
+    if reason is not None and not is_asked:
+        return _lack_on_cpu(cell.local)
     if reason is None:
         return None
     return SettingsError(
         f"backend.device: expected a GPU for {cell.backend.device}, found none: {reason}; use cpu or auto"
     )
+
+
+def _lack_on_cpu(backend: Local) -> SettingsError | None:
+    try:
+        backend.on("cpu")
+    except ValueError as error:
+        return SettingsError(str(error))
+    return None

@@ -198,9 +198,20 @@ def test_layers_of_our_own_are_refused_before_anything_is_loaded():
     _ = ModelStore().models(TargetConfig(layers=Layers.transformers), backend).meta_models.target
 
 
-def test_steps_of_any_size_are_not_compiled():
-    with pytest.raises(ValueError, match=r"backend.compile: expected false, or null, with backend.graphs=false"):
-        Local(compile=True, graphs=False)
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"graphs": False}, "false; set backend.graphs=true"),
+        ({"device": "cpu"}, "null on a CPU; set backend.graphs=true"),
+    ],
+)
+def test_steps_of_any_size_are_not_compiled(settings, found):
+    """Would catch a word on graphs that were never set, and a cell that a GPU could run."""
+    with pytest.raises(ValueError, match=f"backend.compile: expected false, .* found true with backend.graphs={found}"):
+        Local(compile=True, **settings)
+    assert Local(compile=True).on("cuda").graphs
+    with pytest.raises(ValueError, match=r"backend\.graphs=null on a CPU"):
+        Local(compile=True).on("cpu")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,28 @@ CHECKPOINTS = {
         lambda at: head("eagle", with_file(model(at, "eagle"), "markov_head.markov_w1.weight")),
         "found tensor markov_head.markov_w1.weight of a DSpark head; run it with drafter=dspark",
     ),
+    "compiled target with layers of our own": (
+        lambda at: ["drafter=ngram", "backend.compile=true", "backend.graphs=true"],
+        "backend.compile: expected layers of transformers, found that target zoo runs by layers of our own; use target",
+    ),
+    "compiled target on the Hub with layers of our own": (
+        lambda at: [
+            *("target=llama31_8b", "target.layers=own", "drafter=ngram"),
+            *("backend.compile=true", "backend.graphs=true"),
+        ],
+        "backend.compile: expected layers of transformers, found that target llama31_8b runs by layers of our own",
+    ),
+    "target whose heads do not divide among ranks": (
+        lambda at: ["drafter=ngram", "backend.tensor_parallel=3"],
+        "backend.tensor_parallel: expected a number that divides num_attention_heads=4, found 3; the plan of transfo",
+    ),
+    "target of fewer bits for several ranks": (
+        lambda at: [
+            *target(model(at, converted_from={"file": "a.gguf", "type": "Q4_1"})),
+            "backend.tensor_parallel=2",
+        ],
+        "backend.tensor_parallel: expected 1 with a checkpoint that was rounded to fewer bits (GGUF Q4_1 weights), ",
+    ),
     "head as target": (
         lambda at: target(zoo_path("eagle3")),
         f"target.path: expected a language model, found an EAGLE-3 head in {zoo_path('eagle3')}; drafter=eagle3 runs",
@@ -278,6 +300,11 @@ MACHINES = {
     "no module": (
         ["server=sglang", f"server.environment={sys.prefix}", "server.command='{python} -m no_such.server {port}'"],
         "server.command: expected the package no_such for ",
+    ),
+    "no graphs on a CPU": (
+        ["drafter=ngram", "target.layers=transformers", "backend.compile=true"],
+        "backend.compile: expected false, or null, without steps of fixed sizes, found true with backend.graphs=null "
+        "on a CPU; set backend.graphs=true",
     ),
     "no GPU": (["drafter=ngram", "backend.device=cuda"], "backend.device: expected a GPU for cuda, found none: "),
     "no such GPU": (

@@ -17,6 +17,7 @@ from harness.models.general.network import OWN_IMPLEMENTATION
 from harness.models.general.probe import check_over_slots, failing_code_told
 from harness.models.general.target import GeneralTarget
 from harness.models.mtp_layouts import is_mtp_tensor
+from harness.models.ranks_fit import rounded_misfit
 from harness.models.rounded_weights import rounded_weights
 
 
@@ -52,11 +53,9 @@ def load_general(
     """
     check_fp8(in_fp8, given.name)
     rounded = rounded_weights(read_fields(given.folder / CONFIG))
-    if rounded and num_ranks > 1:
-        raise ValueError(
-            f"backend.tensor_parallel: expected 1 with a checkpoint that was rounded to fewer bits ({rounded}), found "
-            f"{num_ranks}"
-        )
+    misfit = rounded_misfit(rounded, num_ranks)
+    if misfit is not None:
+        raise ValueError(misfit)
     place = torch.device(device)
     is_split = num_ranks > 1 and place.type != "meta"
     causal_lm, assumed = _read(given, place, dtype, num_ranks if is_split else 1)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.distributed.configuration_utils import DistributedConfig
 
+from harness.models.ranks_fit import SPLIT_BY, heads_misfit
+
 WHOLE_STYLES = ("replicate", "replicated_with_grad_allreduce", "sequence_parallel", "mla_kv_a_proj", "all_reduce")
 """Of a plan: tensors that each rank has whole."""
 KEY_PROJECTIONS = ("k_proj", "qkv_proj", "query_key_value", "kv_b_proj")
@@ -69,7 +71,10 @@ def split_of(causal_lm: Any, num_ranks: int) -> Split:
         split += parameter.numel()
         rank_bytes += -(-parameter.nbytes // num_ranks)
         splits_keys |= name.split(".")[-2] in KEY_PROJECTIONS
-    _check_heads(causal_lm.config.get_text_config(decoder=True), num_ranks, splits_keys)
+    config = causal_lm.config.get_text_config(decoder=True)
+    misfit = heads_misfit({name: getattr(config, name, None) for name in SPLIT_BY}, num_ranks)
+    if splits_keys and misfit is not None:
+        raise ValueError(misfit)
     return Split(num_ranks, total, split, rank_bytes, splits_keys)
 
 
@@ -79,19 +84,6 @@ def _is_split(name: str, parameter: Tensor, plan: Mapping[str, str]) -> bool:
     if style is None or style in WHOLE_STYLES or style.startswith("moe_"):
         return False
     return not (style.startswith("rowwise") and name.endswith("bias"))
-
-
-def _check_heads(config: Any, num_ranks: int, splits_keys: bool) -> None:
-    """Raise ValueError where heads do not divide among the ranks: half a head means nothing to attention."""
-    if not splits_keys:
-        return
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        number = getattr(config, name, None)
-        if isinstance(number, int) and number % num_ranks:
-            raise ValueError(
-                f"backend.tensor_parallel: expected a number that divides {name}={number}, found {num_ranks}; the plan "
-                "of transformers splits attention by heads"
-            )
 
 
 class WholeTensor(NamedTuple):
