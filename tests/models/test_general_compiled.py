@@ -140,6 +140,29 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is_and_that_is_told(monkeypa
     assert_refused_where_asked("llama", "torch could not compile .*")
 
 
+def looks_into_a_number(view, key_states, value_states, *_, **__):
+    return (key_states + 1, value_states) if key_states.sum().item() > 3 else (key_states, value_states)
+
+
+def prints(view, key_states, value_states, *_, **__):
+    print("a word")
+    return key_states, value_states
+
+
+@pytest.mark.parametrize(
+    ("update", "place"),
+    [
+        (looks_into_a_number, ": return .* if .* > 3 else .*"),
+        (prints, r': print\("a word"\)'),
+    ],
+)
+def test_the_line_that_torch_cannot_compile_is_named(update, place, monkeypatch):
+    """Would catch torch's first line alone, which names no file."""
+    monkeypatch.setattr(LayerView, "update", update)
+    where = rf"\(at tests/models/test_general_compiled.py:\d+ in {update.__name__}{place}\)"
+    assert_refused_where_asked("llama", f"torch could not compile the layers of target: [^\n]* {where}")
+
+
 @pytest.mark.parametrize(
     ("model_type", "is_compiled", "words"),
     [

@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import FrameSummary
 from typing import Any, NamedTuple
 
 import torch
@@ -176,7 +178,8 @@ def _layer_of(asked: list[tuple[str, int]], calls: list[MixerCall]) -> LayerOfCa
 
 
 def reason_of(error: Exception) -> str | None:
-    """Why torch does not compile something, by an error of its compiler; None of any other error."""
+    """Why torch does not compile something, and where it stands, by an error of its compiler, in a line; None of any
+    other error."""
     # torch's compiler takes seconds to import
     from torch._dynamo import exc
 
@@ -186,7 +189,15 @@ def reason_of(error: Exception) -> str | None:
         return f"more than {MAX_VARIANTS} variants of one layer"
     if not isinstance(error, exc.TorchDynamoException):
         return None
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    # what was traced; errors of what runs the traced operations have none
+    stack = getattr(error, "real_stack", None)
+    return f"{reason} ({_place(stack[-1])})" if stack else reason
+
+
+def _place(frame: FrameSummary) -> str:
+    file = "/".join(Path(frame.filename).parts[-3:])
+    return f"at {file}:{frame.lineno} in {frame.name}: {' '.join((frame.line or '').split())}"
 
 
 class CompiledLayers:
