@@ -53,9 +53,9 @@ def tokens(target: GeneralTarget, num_drafted: int = 3, num_slots: int = 2, leng
     ("model_type", "num_kinds", "devices"),
     [
         *(("llama", 1, ()), ("llama", 1, ("cpu",)), ("gemma3_text", 2, ("cpu",)), ("gpt_oss", 2, ("cpu",))),
-        *(("qwen3_next", 2, ("cpu",)), ("mamba2", 1, ())),
+        *(("gemma2", 2, ("cpu",)), ("qwen3_next", 2, ("cpu",)), ("mamba2", 1, ())),
     ],
-    ids=["copies", "in place", "with windows", "with sinks", "with states", "with states alone"],
+    ids=["copies", "in place", "with windows", "with sinks", "with soft caps", "with states", "with states alone"],
 )
 def test_the_tokens_are_those_of_layers_as_they_are(model_type, num_kinds, devices, monkeypatch):
     """Would catch a layer that writes another one's keys or states, layers of one kind that are compiled one by one,

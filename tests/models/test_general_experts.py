@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.models.fused.clamped_gate import ClampedGate
 from harness.models.fused.operations import named_operations
 from harness.models.general import custom_ops
-from harness.models.general.experts import MAX_ROUTED, experts_of, lay_together, routed_obstacle, run_routed
+from harness.models.general.experts import MAX_ROUTED, experts_of, make_ready, routed_obstacle, run_routed
 from tests.support.any_models import tiny_model
 from tests.support.fused_rows import normal, same
 from tests.support.kernel_rounds import DEVICE, poisoned_allocations
@@ -55,7 +55,7 @@ def test_experts_are_those_of_transformers(model_type, kind, monkeypatch):
     chosen, weights = choices(9, 2, len(experts.gate_up_proj)), normal(9, 2, seed=3).abs()
     experts.config._experts_implementation = "eager"
     expected = experts(states, chosen, weights)
-    lay_together(experts)
+    make_ready(experts)
     torch.testing.assert_close(experts(states, chosen, weights), expected, rtol=1e-5, atol=2e-5)
     torch.testing.assert_close(run_routed(experts, states, chosen, weights), expected, rtol=1e-5, atol=1e-6)
     # prompts
@@ -64,8 +64,10 @@ def test_experts_are_those_of_transformers(model_type, kind, monkeypatch):
     torch.testing.assert_close(found, expected.repeat(many, 1), rtol=1e-5, atol=1e-6)
 
 
-def test_a_clamped_gate_rounds_as_its_twin():
-    """In half precision. Would catch a bias that is added before the product is rounded."""
+@pytest.mark.parametrize("clamped", [None, ClampedGate(1.702, 7.0)], ids=["silu", "clamped"])
+@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "biases"])
+def test_products_with_biases_and_gates_round_as_their_twins(has_bias, clamped):
+    """In half precision. Would catch a bias that is added before the product is rounded, or to another row."""
     dtype, num_experts, hidden_size, width = torch.float16, 4, 72, 40
     chosen, weights = choices(19, 2, num_experts), normal(19, 2, seed=2).abs()
     routing = named_operations("reference").place_pairs(chosen, weights, num_experts)
@@ -73,13 +75,14 @@ def test_a_clamped_gate_rounds_as_its_twin():
         normal(num_experts, *sizes, seed=3, scale=0.2, dtype=dtype)
         for sizes in ((2 * width, hidden_size), (hidden_size, width))
     )
-    bias, of_down = (normal(num_experts, size, seed=4, scale=5, dtype=dtype) for size in (2 * width, hidden_size))
+    sizes = (2 * width, hidden_size)
+    biases = [normal(num_experts, size, seed=4, scale=5, dtype=dtype) if has_bias else None for size in sizes]
     states, found = normal(19, hidden_size, seed=1, dtype=dtype), []
     for kind in ("triton", "reference"):
         operations = named_operations(kind)
         with poisoned_allocations():
-            activated = operations.expert_gate_up(states, gate_up, None, routing, bias, ClampedGate(1.702, 7.0))
-            found.append((activated, operations.expert_down(activated, down, None, routing, of_down)))
+            activated = operations.expert_gate_up(states, gate_up, None, routing, biases[0], clamped)
+            found.append((activated, operations.expert_down(activated, down, None, routing, biases[1])))
     for mine, twin in zip(*found, strict=True):
         # a sum in another order may round to a neighbour, and that may go on through the gate
         assert (mine != twin).double().mean() < 0.05
@@ -89,6 +92,9 @@ def test_a_clamped_gate_rounds_as_its_twin():
 def test_experts_that_compute_otherwise_are_refused(monkeypatch):
     """Would catch other gates and layouts that are run as if they were known."""
     assert "no two plain" in str(routed_obstacle(experts_of(tiny_model("nemotron_h"))[0]))
+    experts = experts_of(tiny_model("gpt_oss"))[0]
+    experts.down_proj_bias.data = experts.down_proj_bias.data.half()
+    assert "of several types" in str(routed_obstacle(experts))
     experts = experts_of(tiny_model("gpt_oss"))[0]
     monkeypatch.setattr(type(experts), "_apply_gate", lambda self, gate_up: gate_up[..., ::2] * gate_up[..., 1::2])
     assert "neither silu(gate) * up nor that of gpt-oss" in str(routed_obstacle(experts))
@@ -109,7 +115,7 @@ def real_experts(model_type: str) -> tuple[Any, int, int, int]:
             experts = Qwen3MoeExperts(config)
     for name, weight in experts.to(torch.bfloat16).named_parameters():
         weight.data.normal_(0, 1.0 if name.endswith("bias") else 0.02)
-    lay_together(experts)
+    make_ready(experts)
     return experts, *sizes
 
 

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 from torch._inductor import config as kernels_config
 
+from harness.models.general import custom_ops
+from harness.models.general.attention import attend
 from harness.models.general.joint_products import joined
 from harness.models.general.network import standing_in
+from harness.models.general.probe import TOLERANCE, difference_over_slots
 from harness.models.general.same_products import SameProducts
 from harness.models.general.target import GeneralTarget
 from tests.support.any_models import VOCAB_SIZE, tiny_model
@@ -16,8 +19,9 @@ from tests.support.any_models import VOCAB_SIZE, tiny_model
 CAPACITY, NUM_DRAFTED = 14, 4
 LENGTHS = torch.tensor([7, 4, 2])
 SLOTS = torch.tensor([2, 0, 3])
-IN_PLACE = ("llama", "qwen3_moe", "gpt_neox", "lfm2", "gemma3_text", "gemma2", "gpt_oss")
-"""The last three have windows of 8 of a slot's 14 places; soft caps; sinks."""
+WINDOWED = ("mistral", "ministral", "cohere2", "olmo3", "exaone4", "gemma3_text", "gemma2", "gpt_oss")
+"""Families whose windows are 8 of a slot's 14 places; gemma2 has soft caps, gpt_oss sinks."""
+IN_PLACE = ("llama", "qwen3_moe", "gpt_neox", "lfm2", *WINDOWED)
 COPIED = {
     "deepseek_v3": "heads of one width",
     "llama4_text": "causal masks",
@@ -57,6 +61,49 @@ def test_logits_in_place_are_those_of_copies(model_type):
     assert target.new_cache(4, CAPACITY).is_in_place
     for found, expected in zip(read(target, True), read(target, False), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [8, 9, 10])
+@torch.inference_mode()
+def test_windows_about_as_long_as_a_slot(capacity):
+    """Would catch a window that is taken for a whole slot one place too early, or too late."""
+    target, found = GeneralTarget(tiny_model("gemma3_text"), None), []
+    token_ids = torch.randint(VOCAB_SIZE, (2, capacity), generator=torch.Generator().manual_seed(0))
+    positions, slots = torch.arange(capacity).expand(2, -1), torch.tensor([1, 0])
+    for is_in_place in (True, False):
+        cache = target.new_cache(2, capacity)
+        cache.is_in_place = is_in_place
+        view = cache.view(slots, positions, capacity)
+        found.append(target.logits(target.forward(token_ids, positions, view).hidden))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("capacity", [1, 3])
+def test_a_sink_and_a_soft_cap_together(capacity):
+    """Of one place too, which no kernel reads."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, 1, 8), (2, 2, capacity, 8), (2, 2, capacity, 8))
+    query, keys, values = (torch.randn(shape, generator=generator) for shape in shapes)
+    extras = {"sinks": torch.randn(4, generator=generator), "softcap": 0.5}
+    slots, starts = torch.tensor([1, 0]), torch.full((2,), capacity - 1)
+    in_place = torch.stack([slots, starts]).view(2, 1, 1, -1)
+    found, _ = attend(None, query, keys, values, in_place, **extras)
+    mask = torch.ones(2, 1, 1, capacity, dtype=torch.bool)
+    expected, _ = attend(None, query, keys[slots], values[slots], mask, **extras)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_check_at_load_reads_in_place(monkeypatch):
+    """Would catch a check that compares what no step of fixed sizes runs."""
+    target = GeneralTarget(tiny_model("gpt_oss"), None)
+    assert difference_over_slots(target) < TOLERANCE
+    attend_right = custom_ops.slot_attention
+
+    def without_sinks(*given):
+        return attend_right(*given[:7], None, *given[8:])
+
+    monkeypatch.setattr(custom_ops, "slot_attention", without_sinks)
+    assert difference_over_slots(target) > TOLERANCE
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ def ranks():
     found.close()
 
 
-@pytest.mark.parametrize("model_type", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_moe", "gpt_oss"])
 def test_two_gpus_give_the_tokens_of_one(model_type, ranks, tmp_path):
     """Would catch a collective that no graph holds, and a replay that the other rank does not follow."""
     folder = save_tiny(tiny_model(model_type), tmp_path)

@@ -294,7 +294,7 @@ class CompiledLayers:
         from harness.models.general.same_products import SameProducts
 
         num_before, began = counters["stats"]["unique_graphs"], time.perf_counter()
-        # slots and their length are fixed sizes of an engine: the mask of attention is laid out by their length
+        # free sizes are those that are marked: a length of slots by which a mask is laid out is none
         with (
             config.patch(recompile_limit=MAX_VARIANTS, automatic_dynamic_shapes=False),
             kernels_config.patch(post_grad_custom_pre_pass=SameProducts()),

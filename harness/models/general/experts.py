@@ -48,7 +48,7 @@ def choose_experts(causal_lm: Any) -> str | None:
         _set(experts, GROUPED)
         return f"experts run by {GROUPED} of transformers in forwards of few tokens too: {obstacles[0]}"
     for each in experts:
-        lay_together(each)
+        make_ready(each)
     _register()
     _set(experts, ROUTED)
     return f"experts run by kernels of our own in forwards of up to {MAX_ROUTED} tokens, else by {GROUPED}"
@@ -59,8 +59,9 @@ def routed_obstacle(experts: Any) -> str | None:
     weights: list[Any] = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
     if not all(type(weight) is nn.Parameter and weight.dim() == 3 for weight in weights):
         return "their weights are no two plain tensors of all experts"
-    if any(weight.dtype not in DTYPES for weight in weights):
-        return "their weights are rounded to fewer bits"
+    dtypes = {each.dtype for each in (*weights, *(_biases(experts) or ()))}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        return "their weights are rounded to fewer bits, or of several types"
     if not getattr(experts, "has_gate", False) or getattr(experts, "has_post_expert_norm", False):
         return "they have no gate, or a norm behind their products"
     if not _has_silu(experts) and clamped_gate_of(experts) is None:
@@ -89,11 +90,17 @@ def clamped_gate_of(experts: Any) -> ClampedGate | None:
     return clamped if is_same else None
 
 
-def lay_together(experts: Any) -> None:
-    """Let weights that stand transposed, [E, H, 2 I] and [E, I, H], lie by rows of what a product gives.
+def _biases(experts: Any) -> tuple[Tensor, Tensor] | None:
+    return (experts.gate_up_proj_bias, experts.down_proj_bias) if getattr(experts, "has_bias", False) else None
 
-    Their shapes and values stay; grouped products of transformers read either layout.
+
+def make_ready(experts: Any) -> None:
+    """Settle what `run_routed` needs to know of experts without a `routed_obstacle`.
+
+    Weights that stand transposed, [E, H, 2 I] and [E, I, H], come to lie by rows of what a product gives. Their shapes
+    and values stay; grouped products of transformers read either layout.
     """
+    experts.clamped_gate = None if _has_silu(experts) else clamped_gate_of(experts)
     if not getattr(experts, "is_transposed", False):
         return
     for weight in (experts.gate_up_proj, experts.down_proj):
@@ -133,7 +140,7 @@ def run_routed(
 ) -> Tensor:
     """[N, H]: experts of transformers without a `routed_obstacle`, by our own kernels where there are few tokens.
 
-    Their weights lie as `lay_together` leaves them.
+    `make_ready` has run on them.
     """
     if hidden_states.shape[0] > MAX_ROUTED:
         found: Tensor = ALL_EXPERTS_FUNCTIONS[GROUPED](module, hidden_states, top_k_index, top_k_weights)
@@ -142,8 +149,7 @@ def run_routed(
     weights = [module.gate_up_proj, module.down_proj]
     if module.is_transposed:
         weights = [weight.transpose(1, 2) for weight in weights]
-    biases = (module.gate_up_proj_bias, module.down_proj_bias) if module.has_bias else (None, None)
-    gate = (None, None) if module.is_concatenated else (module.alpha, module.limit)
+    biases, gate = _biases(module) or (None, None), module.clamped_gate or (None, None)
     if torch.compiler.is_compiling():
         routed: Tensor = torch.ops.rejection_lab_layers.routed_experts(*given, *weights, *biases, *gate)
         return routed

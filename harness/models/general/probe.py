@@ -2,7 +2,7 @@
 
 Modeling code that keeps or masks by rules of its own may be silently wrong over slots. The probe reads prompts of
 different lengths in one padded forward, drafts that are then rejected, and other tokens in their place, and compares
-logits with those of the model's own attention over whole sequences.
+logits with those of the model's own attention over whole sequences. A model that attends in place is read so, too.
 
 Shapes: B rows, L tokens of a row, V vocabulary.
 """
@@ -64,7 +64,13 @@ def failing_code_told(kind: str, source: object) -> Iterator[None]:
 
 
 def difference_over_slots(target: GeneralTarget) -> float:
-    """The largest difference between logits, as a share of the largest logit."""
+    """The largest difference between logits, as a share of the largest logit; NaN where there is one."""
+    ways = (False, True) if target.new_cache(1, 1).is_in_place else (False,)
+    return float(torch.tensor([_difference(target, is_whole) for is_whole in ways]).max())
+
+
+def _difference(target: GeneralTarget, is_whole: bool) -> float:
+    """That of forwards which read all places of their slots, as steps of fixed sizes do, or those that are filled."""
     device, lengths = target.device, torch.tensor(PROMPT_LENGTHS, device=target.device)
     generator = torch.Generator().manual_seed(0)
     num_rows = len(PROMPT_LENGTHS)
@@ -73,10 +79,10 @@ def difference_over_slots(target: GeneralTarget) -> float:
     plain = target.network.plain_logits(token_ids)[..., : target.vocab_size].float()
     # neither the first slots nor in order
     slots = torch.tensor([2, 0, 3], device=device)
-    cache = target.new_cache(num_rows + 1, LENGTH + 1, rewind=LENGTH)
+    cache = target.new_cache(num_rows + 1, LENGTH if is_whole else LENGTH + 1, rewind=LENGTH)
 
     def read(given: Tensor, positions: Tensor) -> Tensor:
-        view = cache.view(slots, positions, int(positions.max()) + 1)
+        view = cache.view(slots, positions, LENGTH if is_whole else int(positions.max()) + 1)
         return target.logits(target.forward(given, positions, view).hidden).float()
 
     columns = torch.arange(LENGTH, device=device).expand(num_rows, -1)
@@ -93,8 +99,8 @@ def difference_over_slots(target: GeneralTarget) -> float:
     wanted = plain.gather(1, again[..., None].expand(-1, -1, plain.shape[-1]))
     differences.append(_per_token(found, wanted).flatten())
     is_exact = target.dtype.itemsize >= 4
-    largest = [float(each.max() if is_exact else each.median()) for each in differences]
-    return max(largest) / float(plain.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+    largest = torch.stack([each.max() if is_exact else each.median() for each in differences]).max()
+    return float(largest) / float(plain.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
 
 
 def _per_token(found: Tensor, wanted: Tensor) -> Tensor:

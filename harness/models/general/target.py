@@ -156,7 +156,7 @@ class GeneralTarget(TargetModel):
             return None
         if self._in_place_obstacle is not None:
             return f"{COPIES}: {self._in_place_obstacle}"
-        return "attention reads whole slots where they lie, by a kernel of our own (layers of transformers)"
+        return "attention reads slots where they lie, by a kernel of our own (layers of transformers)"
 
     def round_fallbacks(self, num_tokens: int) -> tuple[str, ...]:
         return ()
