@@ -10,7 +10,7 @@ and drafter.path; of a folder the kind of drafter is read from its config.json, 
 
 examples:
   rejection-lab check-head zoo eagle3
-  rejection-lab check-head qwen3_8b FOLDER drafter=eagle3 --output results/check
+  rejection-lab check-head qwen3_8b FOLDER drafter=eagle3 --output results/runs/check
   rejection-lab check-head target=local target.path=FOLDER drafter=eagle3 drafter.path=FOLDER
 """
 

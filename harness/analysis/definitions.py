@@ -123,9 +123,9 @@ LABEL_NOTES = {
     ),
     FP8_CACHE: f"{FP8_CACHE}: keys and values, of drafters and baselines too, are kept in 8 bits: another target too.",
     SEVERAL_RANKS: (
-        f"{SEVERAL_RANKS}: several processes, each with a GPU, compute the target's layers together "
-        "(backend.tensor_parallel), by transformers' own code. Compare with one rank only by "
-        "target.layers=transformers; throughput is of all GPUs together."
+        f"{SEVERAL_RANKS}: several processes, each with a GPU or on the cores of a CPU, compute the target's layers "
+        "together (backend.tensor_parallel), by transformers' own code. Compare with one rank only by "
+        "target.layers=transformers; throughput is of all of them together."
     ),
     RANDOM_WEIGHTS: (
         "weights: random: of the models named (of all in the cell where none is) only the sizes are real. Their times, "

@@ -76,8 +76,8 @@ def checkpoint_folder(
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(
-            f"{name}: no such folder, and it could not be fetched as a Hugging Face id "
-            f"(revision {revision or 'main'}): {reason}"
+            f"{name}: expected a checkpoint folder or a Hugging Face id (owner/name), found no such folder, and on the "
+            f"Hub (revision {revision or 'main'}): {reason}"
         ) from error
 
 

@@ -201,6 +201,29 @@ def test_a_missing_part_is_refused_by_its_name(capsys, tmp_path):
     assert code != SUCCESS and "expected a tensor fc.weight" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("drafter", "message", "is_asked"),
+    [
+        ("eagle33", "drafter=eagle33: no such option (did you mean eagle3?); choices: dflash, ", False),
+        ("./build/nope", "DRAFTER: expected a folder or a Hugging Face id (owner/name), found no folder", False),
+        ("build/of/nope", "DRAFTER: expected a folder or a Hugging Face id (owner/name), found no folder", False),
+        ("build/nope", "(owner/name), found no such folder, and on the Hub (revision main): no route", True),
+    ],
+)
+def test_the_hub_is_asked_for_what_may_be_there_alone(drafter, message, is_asked, capsys, monkeypatch):
+    """Would catch a failure of the network for a name that was mistyped."""
+    asked = []
+
+    def refuse(name, **_):
+        asked.append(name)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    assert main(["zoo", drafter, "backend.device=cpu"]) == 2
+    assert message in capsys.readouterr().err
+    assert asked == [drafter] * is_asked
+
+
 def test_a_head_of_another_tokenizer_is_refused(capsys, tmp_path):
     folder = copied("eagle", tmp_path)
     shutil.copy(zoo_path("target") / "tokenizer_config.json", folder)

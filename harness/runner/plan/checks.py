@@ -60,7 +60,7 @@ def check_target(target: TargetConfig, *, is_loaded: bool) -> None:
     Raises:
         SettingsError: its folder, its shape or a file of its checkpoint is not there, or is none of such a model.
     """
-    _check_model_path("target.path", target.path)
+    check_model_path("target.path", target.path)
     _check_shape("target.shape", target.shape)
     if is_loaded and not is_gguf(target.path):
         check_target_files(target)
@@ -72,7 +72,7 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
         if not os.path.isfile(prompt_file(path)):
             raise SettingsError(f"workload.path: expected a JSON Lines file, found none at {path!r}")
     for drafter in dict.fromkeys(cell.drafter.path for cell in cells):
-        _check_model_path("drafter.path", drafter)
+        check_model_path("drafter.path", drafter)
     for cell in cells:
         for key, model in (("target", cell.target), ("drafter", cell.drafter)):
             if model.preferred is None:  # else the folder is that of the revision
@@ -81,8 +81,18 @@ def _check_paths(cells: Sequence[CellConfig]) -> None:
         _check_shape("drafter.shape", shape)
 
 
-def _check_model_path(key: str, model: str | None) -> None:
-    """What may be a Hugging Face id is left to the loader, and who reads a GGUF file to `_check_served_files`."""
+def check_model_path(key: str, model: str | None) -> None:
+    """Look for a model that is named.
+
+    What may be a Hugging Face id is left to the loader, and who reads a GGUF file to `_check_served_files`.
+
+    Args:
+        key: of the setting, for the message.
+        model: a folder, a file or an id.
+
+    Raises:
+        SettingsError: it is not here, and no id.
+    """
     if model is None or os.path.isdir(model) or (is_gguf(model) and os.path.isfile(model)):
         return
     if is_gguf(model) or not _is_hub_id(model):
