@@ -78,6 +78,8 @@ class TargetModel:
 
     NUM_DIMENSIONS = 3
     """Of states, [B, T, H]."""
+    runs_code_of_transformers = False
+    """Whether its layers are run as transformers has them, each module by itself."""
 
     def __init__(
         self,

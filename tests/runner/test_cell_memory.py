@@ -88,6 +88,18 @@ def held(*tensors):
     return sum(pieces.values())
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN, which makes blocks")
+def test_layers_of_transformers_have_no_joint_products():
+    """Would catch weights that lie in memory twice for products that code of transformers never asks for, while its
+    own read plain ones."""
+    target = TargetConfig(layers=Layers.transformers)
+    meta_models, loaded = ModelStore().models(target, Local(device="cpu"))
+    network, counted = loaded.target.causal_lm, meta_models.target
+    assert not any("joint" in vars(module) for module in network.modules())
+    assert all(type(layer.mlp.gate_proj.weight) is BlockedWeight for layer in network.model.layers)
+    assert loaded.blocked_bytes(counted.causal_lm, counted) == twice(network)
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "settings"),
     [

@@ -67,7 +67,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     meta_models, loaded = models
     target, head = meta_models.target, meta_models.head(drafter)
     weights: dict[object, Need] = {
-        target: _weights(loaded, f"target {target.name}", target.causal_lm, is_there=loaded.has_target)
+        target: _weights(loaded, f"target {target.name}", target.causal_lm, target, is_there=loaded.has_target)
     }
     split = target.split
     # each on a GPU of its own, or all on the one CPU
@@ -80,7 +80,7 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
         )
     if head is not None and not head.is_of_target:
         what = f"the drafter {drafter.kind.value}"
-        weights[head] = _weights(loaded, what, head.module, is_there=loaded.has_head(drafter))
+        weights[head] = _weights(loaded, what, head.module, head.head, is_there=loaded.has_head(drafter))
     sizes, found = engine.settings, CacheBytes.of(engine)
     slots = f"{sizes.num_slots} slots and a spare one, of {sizes.capacity:,} tokens"
     caches = [Need(f"the target's key-value cache ({slots})", found.target * num_ranks_here)]
@@ -98,9 +98,9 @@ def cell_memory(models: StoredModels, drafter: DrafterConfig, engine: Engine, is
     return CellMemory(weights, tuple(need for need in caches if need.num_bytes), is_kept)
 
 
-def _weights(loaded: Models, what: str, network: nn.Module, is_there: bool) -> Need:
-    """The weights of a network, with the second copy that some of them have on a CPU."""
-    need, num_bytes = weights_need(what, network, is_there), loaded.blocked_bytes(network)
+def _weights(loaded: Models, what: str, network: nn.Module, model: object, is_there: bool) -> Need:
+    """The weights of a model's network, with the second copy that some of them have on a CPU."""
+    need, num_bytes = weights_need(what, network, is_there), loaded.blocked_bytes(network, model)
     return (
         need._replace(what=f"{need.what}, large ones twice", num_bytes=need.num_bytes + num_bytes)
         if num_bytes

@@ -21,7 +21,7 @@ from harness.models.fp8_linear import FP8
 from harness.models.meta import META
 from harness.models.random_target import random_target
 from harness.models.target import TargetModel, load_target
-from harness.models.weight_layout import blocked_bytes, lay_out
+from harness.models.weight_layout import Joined, blocked_bytes, lay_out
 
 if TYPE_CHECKING:
     from harness.models.general.ranks import Ranks
@@ -116,7 +116,7 @@ class Models:
                 target = target_of(self._config, self.device, self._dtype, self._has_fp8_weights, self._num_ranks)
                 if self._has_fp8_cache:
                     _keep_in_fp8(target)
-                self._lay_out(target.causal_lm)
+                self._lay_out(target.causal_lm, target)
             self._fuse(target)
             self._compile(target)
             self._target = target
@@ -154,7 +154,7 @@ class Models:
             if loaded is not None and not loaded.is_of_target:
                 if self._has_fp8_cache and isinstance(loaded.head, TargetModel):
                     _keep_in_fp8(loaded.head)
-                self._lay_out(loaded.module)
+                self._lay_out(loaded.module, loaded.head)
                 self._fuse(loaded.head)
             self._heads[key] = loaded
         return self._heads[key]
@@ -168,13 +168,13 @@ class Models:
         """Whether a drafting network has been loaded."""
         return _head_key(config) in self._heads
 
-    def _lay_out(self, network: nn.Module) -> None:
-        lay_out(network, in_blocks=self._fusion is Wish.no, joined=direct_layer.joined)
+    def _lay_out(self, network: nn.Module, model: object) -> None:
+        lay_out(network, in_blocks=self._fusion is Wish.no, joined=_joined_of(model))
 
-    def blocked_bytes(self, network: nn.Module) -> int:
-        """Memory that a network of its own takes beside its weights, because they lie there in blocks too."""
+    def blocked_bytes(self, network: nn.Module, model: object) -> int:
+        """Memory that a model's network takes beside its weights, because they lie there in blocks too."""
         is_laid_out = self.device.type == "cpu" and self._fusion is Wish.no
-        return blocked_bytes(network, direct_layer.joined) if is_laid_out else 0
+        return blocked_bytes(network, _joined_of(model)) if is_laid_out else 0
 
     def _fuse(self, model: _Model) -> None:
         """Make a model's layers ready for the fused operations if that is asked for.
@@ -201,6 +201,12 @@ class Models:
                 f"backend.compile: expected layers that torch can compile, found that {obstacle}; use "
                 "backend.compile=false"
             )
+
+
+def _joined_of(model: object) -> Joined:
+    """The products of a model that may be one: none where code of transformers asks each module for its own."""
+    is_general = isinstance(model, TargetModel) and model.runs_code_of_transformers
+    return (lambda network: ()) if is_general else direct_layer.joined
 
 
 class StoredModels(NamedTuple):

@@ -67,6 +67,7 @@ class GeneralTarget(TargetModel):
     """A causal language model of transformers over slots."""
 
     CACHE: ClassVar[type[GeneralCache]] = GeneralCache
+    runs_code_of_transformers = True
     network: Network
 
     def __init__(self, causal_lm: Any, tokenizer: Any, **given: Any) -> None:
