@@ -79,7 +79,8 @@ class Setting:
     @property
     def expected(self) -> str:
         """The values it takes, in words."""
-        words = f"one of {', '.join(self.choices)}" if self.choices else _TYPE_WORDS[self.type]
+        one_of = "one of " if len(self.choices) > 1 else ""
+        words = f"{one_of}{', '.join(self.choices)}" if self.choices else _TYPE_WORDS[self.type]
         return ", or ".join([words, *([FORM] if self.imports else []), *(["null"] if self.optional else [])])
 
 

@@ -121,7 +121,9 @@ def _folder(model: TargetConfig | DrafterConfig) -> Path | None:
 def _fields(folder: Path) -> dict[str, Any]:
     """The fields of config.json."""
     if not (folder / CONFIG).is_file():
-        raise CheckpointError(f"expected a folder with a checkpoint, found no {CONFIG} in {folder}")
+        within = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
+        hint = f"; {within[0]} has one" if len(within) == 1 else ""
+        raise CheckpointError(f"expected a folder with a checkpoint, found no {CONFIG} in {folder}{hint}")
     if (folder / GENERATION_CONFIG).is_file():
         read_json(folder / GENERATION_CONFIG)
     fields = read_fields(folder / CONFIG)

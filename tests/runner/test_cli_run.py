@@ -190,6 +190,11 @@ def test_a_folder_without_a_checkpoint_is_a_mistake_of_the_settings(role, kind, 
     assert command.main([f"drafter={kind}", *given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"error: {role}.path: expected a folder with a checkpoint, found no config.json in {tmp_path}"
+    # the folder of a training run, in place of that of its head
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "config.json").touch()
+    assert command.main([f"drafter={kind}", *given]) == 2
+    assert capsys.readouterr().err.strip() == f"{line}; {tmp_path / 'head'} has one"
 
 
 @pytest.mark.parametrize(("role", "arguments"), [("target", ["drafter=ngram"]), ("drafter", ["drafter=eagle3"])])
