@@ -2,8 +2,9 @@
 
 The target writes conversations, questions too unless workload.path gives some; a head learns to draft what it would
 write, over several steps of a chain. Progress and acceptance on rows held out are printed as it goes, and the head is
-written at every checkpoint: drafter.path=OUT/head. The same command goes on where an earlier run ended. Acceptance is
-measured afterwards by `rejection-lab run`, on other prompts.
+written at every checkpoint: drafter.path=OUT/head. Ctrl-C ends a training after the step under way and saves it; the
+same command goes on where an earlier run ended, with the text that is there. Acceptance is measured afterwards by
+`rejection-lab run`, on other prompts.
 
 Settings are `name=value`: those below, or target, backend.device, backend.dtype, workload and seed as `rejection-lab
 run` has them.
@@ -27,15 +28,17 @@ from typing import TYPE_CHECKING
 
 from harness.config.cell import CellConfig
 from harness.config.cli.command_line import CommandParser, say
-from harness.config.cli.ending import SUCCESS
+from harness.config.cli.ending import REQUEUE, SUCCESS
 from harness.config.cli.settings_help import settings_help
 from harness.config.schema import SettingsError, all_settings, did_you_mean, group_options
+from harness.runner.stop_signals import StoppedBySignal
 from harness.training.settings import BUILT_IN, HeadTraining
 
 if TYPE_CHECKING:
     from harness.config.models import TargetConfig
     from harness.models.eagle3 import Eagle3Head
     from harness.models.target import TargetModel
+    from harness.training.run_folder import Progress
     from harness.training.sampler import Segments
 
 SECTIONS = ("target", "backend", "workload", "seed")
@@ -80,22 +83,61 @@ def _run(options: argparse.Namespace) -> int:
     import torch
 
     from harness.config.device import resolve_device
+    from harness.training.interrupts import raised_at_once
     from harness.training.ranks import run_together
+    from harness.training.run_folder import Progress, check_folder
     from harness.training.train_head import HeadRun, loss_of
 
     loss_of(settings)  # before text is written
+    check_folder(settings, named(cell.target))
     device = resolve_device(cell.local.device)
     num_devices = torch.cuda.device_count()
     if device.type == "cuda" and settings.processes > num_devices:
         raise SettingsError(f"processes: expected at most {num_devices}, the GPUs here, found {settings.processes}")
+    found = Progress.of(settings)
+    if found.num_tokens:
+        say(f"{settings.out}: goes on with {found.num_tokens:,} tokens of text and {found.num_steps:,} steps")
     if device.type == "cpu":
         _check_on_cpu(cell, settings)
     Path(settings.out).mkdir(parents=True, exist_ok=True)
     loads, given = partial(load, cell), partial(segments, cell, settings)
     start = partial(load_start, cell) if settings.start else None
     work = HeadRun(settings, cell.seed, loads, given, time.monotonic(), named(cell.target), start)
-    run_together(settings.processes, work)
+    try:
+        with raised_at_once():
+            run_together(settings.processes, work)
+    except KeyboardInterrupt as stop:
+        kept = _interrupted(Progress.of(settings))
+        say(kept)
+        if isinstance(stop, StoppedBySignal) and not stop.is_key:
+            raise SystemExit(REQUEUE) from stop
+        stop.args = (kept,)
+        raise
     return SUCCESS
+
+
+def _interrupted(kept: Progress) -> str:
+    """What a run that was interrupted has kept, in words."""
+    if kept.num_steps:
+        return f"interrupted at step {kept.num_steps:,}; the same command goes on"
+    text = f", with the {kept.num_tokens:,} tokens of text that are whole" if kept.num_tokens else ""
+    return f"interrupted; the same command goes on{text}"
+
+
+def check_names(arguments: Sequence[str]) -> None:
+    """Raise SettingsError for a setting that the command does not take, by name alone."""
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        key = name.lstrip("+~")
+        if not equals or _takes(key):
+            continue
+        elsewhere = [*all_settings(), *group_options()]
+        hint = did_you_mean(key, [*OWN, *filter(_takes, elsewhere)])
+        what = f"{key} is not used here" if key in elsewhere else f"unknown setting {key!r}"
+        raise SettingsError(
+            f"{what}{hint}; there are {', '.join((*OWN, 'target', *BACKEND, *WORKLOAD, 'seed'))} "
+            "(train-head --help says what each means)"
+        )
 
 
 def _check_on_cpu(cell: CellConfig, settings: HeadTraining) -> None:
@@ -123,13 +165,8 @@ def compose_cell(overrides: Sequence[str], settings: HeadTraining) -> CellConfig
     from harness.runner.plan.compose import compose_plan
     from harness.runner.plan.overrides import read_overrides
 
+    check_names(overrides)
     for key, item in read_overrides(overrides).items():
-        if not _takes(key):
-            known = [*OWN, *(name for name in (*all_settings(), *group_options()) if _takes(name))]
-            raise SettingsError(
-                f"{key} is not used here{did_you_mean(key, known)}; settings of the training, target, "
-                f"{', '.join((*BACKEND, *WORKLOAD))} and seed are"
-            )
         if item.is_sweep:
             raise SettingsError(f"{key}: expected one value, found {len(item.values)}; a run trains one head")
     drafter = [f"drafter={settings.kind.value if settings.start else 'none'}", "measurement.baseline=false"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +16,8 @@ from harness.config.schema import SettingsError
 from harness.models.eagle3 import Eagle3Head
 from harness.models.free_memory import Need, check_fits, weights_need
 from harness.models.target import TargetModel
-from harness.training.rows import RowFiles
+from harness.training.run_folder import reason_for_no_text
 from harness.training.settings import OF_FRESH, HeadTraining, Output
-from harness.training.train_head import ROWS
 
 SMALLER: dict[str, Any] = {"length": 128, "rows_at_once": 64, "batch_rows": 4, "draft_vocab_size": 1024}
 """As the help's example for a CPU has them."""
@@ -80,7 +78,7 @@ def check_on_cpu(
         SettingsError: the first rows, or a few steps, take longer than all the time that they are given.
         ValueError: target and text have no room.
     """
-    writes = RowFiles(Path(settings.out) / ROWS).num_rows * settings.length < settings.tokens
+    writes = reason_for_no_text(settings) is None
     _check_memory(settings, target, writes)
     least = LeastTime.of(settings, target, rate, start)
     rows, batch = (
@@ -102,8 +100,9 @@ def check_on_cpu(
     if minutes and num_steps < TOLD_BELOW:
         text = f"the first {rows} take {_told(least.text_s)} or more {on}, and " if writes else f"{on} "
         return (
-            f"{text}a step of {batch} {_told(least.step_s)} or more: at most {num_steps:,.0f} steps in {minutes:g} "
-            f"minutes; for more of them {_advice(settings, target, rate, start)}"
+            f"{text}a step of {batch} {_told(least.step_s)} or more: by products of matrices alone {num_steps:,.0f} "
+            f"steps in {minutes:g} minute{'' if minutes == 1 else 's'}, with all else fewer; for more of them "
+            f"{_advice(settings, target, rate, start)}"
         )
     return None
 

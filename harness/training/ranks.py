@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
+from harness.runner.stop_signals import StopSignals
 
 _TIMEOUT = timedelta(minutes=20)
+_POLL_S = 0.5
 
 
 class Ranks:
@@ -62,14 +68,40 @@ Work = Callable[[Ranks], None]
 def run_together(number: int, work: Work) -> None:
     """Run something in so many processes; one runs here. What one raises ends all.
 
+    A signal for this process ends the first of several as it is told to, and with it all; Ctrl-C again kills them.
+
     Args:
         work: can be pickled; gets its place among them, with its GPU chosen where there are some.
+
+    Raises:
+        StoppedBySignal: several were ended by a signal.
     """
     if number == 1:
         work(Ranks(0, 1))
         return
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_joined, (number, str(Path(folder) / "meeting"), work), number)
+        given = number, str(Path(folder) / "meeting"), work
+        signals = StopSignals()
+        with signals.caught():
+            context = torch.multiprocessing.spawn(_joined, given, number, join=False)
+            _join(context, signals)
+
+
+def _join(context: Any, signals: StopSignals) -> None:
+    """Wait for processes, and pass a signal on to the first of them."""
+    first, is_told = context.processes[0], False
+    try:
+        while not context.join(timeout=_POLL_S):
+            if signals.first is not None and not is_told:
+                is_told = True
+                os.kill(first.pid, signal.SIGTERM)
+            if signals.is_at_once:
+                for process in context.processes:
+                    process.kill()
+    except (ProcessExitedException, ProcessRaisedException):
+        # others cannot go on without the first
+        if not is_told or first.exitcode not in (-signal.SIGTERM, -signal.SIGKILL):
+            raise
 
 
 def _joined(rank: int, number: int, meeting: str, work: Work) -> None:

@@ -55,9 +55,12 @@ class RowFiles:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(number)
         unfinished = self.folder / f".{path.name}.{os.getpid()}"
-        with unfinished.open("wb") as file:
-            np.savez(file, **rows._asdict())
-        unfinished.replace(path)
+        try:
+            with unfinished.open("wb") as file:
+                np.savez(file, **rows._asdict())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def read(self) -> Rows:
         """All rows, in the order of their files."""

@@ -102,6 +102,8 @@ class Sampler:
         self._given = torch.ones(num_rows, length, dtype=torch.bool, device=device)
         self._is_answer = torch.zeros_like(self._given)
         self._steps: dict[int, Callable[[], object]] = {}
+        self.share_done = 0.0
+        """Of the rows that are being drawn."""
 
     @torch.no_grad()
     def sample(
@@ -118,7 +120,13 @@ class Sampler:
         self._num_drawn.zero_()
         self._tokens[:, 0] = self._segments.tokens[self._segment, 0]
         self._given[:, 0], self._is_answer[:, 0] = True, False
+        on_gpu = self._target.device.type == "cuda"
         for position in range(self._length - 1):
+            if not on_gpu or position % _BUCKET == 0:
+                if on_gpu:
+                    # launches run ahead of what is done
+                    torch.cuda.synchronize()
+                self.share_done = position / (self._length - 1)
             self._position.fill_(position)
             self._step_for(position // _BUCKET)()
         return Sampled(self._tokens.clone(), self._given.clone(), self._is_answer.clone())

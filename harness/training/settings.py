@@ -54,9 +54,11 @@ class HeadTraining:
     run_minutes: float = 0.0
     """End this run after so long, whatever it is doing, to go on with the same command later; 0 does not."""
     tokens: int = 20_000_000
-    """Tokens of text that the target writes before training."""
+    """Tokens of text that the target writes before training. A head in training gets more only where this or
+    generate_minutes is raised."""
     generate_minutes: float = 10.0
-    """Stop writing text after so long in this run, with what is there; the first rows_at_once rows are finished."""
+    """Stop writing text after so long in all runs together, with what is there; the first rows_at_once rows are
+    finished."""
     only_text: bool = False
     """End when the text is written."""
     length: int = 1024

@@ -1,17 +1,16 @@
 """A training run of a head for any target: text, draft vocabulary, steps, checkpoints, the head.
 
-The folder of a run holds target.json (whose text it is), rows/ (what the target wrote), checkpoint.pt (weights,
-optimizer, how far the run is) and head/ (in the layout of speculators, which the harness loads). A run that ends early
-goes on from the last of each.
+A run that ends early goes on from what its folder holds (harness.training.run_folder). The head is in the layout of
+speculators, which the harness loads.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -27,33 +26,35 @@ from harness.models.fingerprint import fingerprint
 from harness.models.free_memory import Need, check_fits
 from harness.models.head import save_head
 from harness.models.target import TargetModel
+from harness.runner.progress import SECONDS_BETWEEN_LINES, duration, repeated
+from harness.runner.stop_signals import StoppedBySignal
 from harness.training.drafter import drafter_of, initialize
+from harness.training.interrupts import Held
 from harness.training.learner import Learner, TargetStates
 from harness.training.losses.loss import Loss
 from harness.training.optimizer import adamw
 from harness.training.ranks import Ranks
 from harness.training.rows import RowFiles, Rows, frequent_tokens
+from harness.training.run_folder import (
+    CHECKPOINT,
+    HEAD,
+    LOG,
+    ROWS,
+    Progress,
+    TextBudget,
+    check_folder,
+    fixed,
+    load_checkpoint,
+    note_target,
+    reason_for_no_text,
+    save_checkpoint,
+)
 from harness.training.sampler import Sampler, Segments
 from harness.training.schedule import Schedule
 from harness.training.settings import HeadTraining, Output
 from harness.training.steps import Batch, Done, steps, warm_up
 from harness.training.unrolled import HeadChain
 
-CHECKPOINT, HEAD, LOG, ROWS, TARGET = "checkpoint.pt", "head", "log.jsonl", "rows", "target.json"
-FIXED = (
-    "kind",
-    "start",
-    "length",
-    "num_unrolled",
-    "draft_vocab_size",
-    "output",
-    "intermediate_size",
-    "loss",
-    "late_cross_entropy",
-    "temperatures",
-    "batch_rows",
-)
-"""Settings that a run keeps when it goes on; by the last two rows are held out."""
 _EXAMPLE_CHARACTERS = 1500
 _TO_END = 2.0
 """Seconds that a run keeps to end in."""
@@ -78,10 +79,15 @@ class HeadRun:
     start: Callable[[TargetModel], Eagle3Head] | None = None
 
     def __call__(self, ranks: Ranks) -> None:
-        self.write_text(ranks)
+        is_written = self.write_text(ranks)
         ranks.wait()
-        if not self.settings.only_text and not self.is_over(ranks):
-            self.train(ranks)
+        if self.settings.only_text and is_written:
+            return
+        if not is_written or self.is_over(ranks):
+            if ranks.is_first:
+                print("the time of this run is over, and the same command goes on", flush=True)
+            return
+        self.train(ranks)
 
     @property
     def seconds_left(self) -> float:
@@ -93,59 +99,97 @@ class HeadRun:
         """Whether the time of this run is used up, or will be in so many seconds; all processes agree."""
         return ranks.agree(float(self.seconds_left <= ahead)) > 0
 
-    def write_text(self, ranks: Ranks) -> None:
-        """Let the target write rows until there are enough tokens, or no time is left for more.
+    def write_text(self, ranks: Ranks) -> bool:
+        """Let the target write rows until there is what is asked for; False where the time of this run ends first.
 
         Raises:
-            ValueError: the folder is of another target.
+            SettingsError: the folder is of another target, or of other settings.
         """
-        check_target(Path(self.settings.out), self.target)
-        settings, files = self.settings, RowFiles(Path(self.settings.out) / ROWS)
-        at_once = settings.rows_at_once * settings.length
-        numbers = files.numbers
+        settings, folder = self.settings, Path(self.settings.out)
+        check_folder(settings, self.target)
+        note_target(folder, self.target)
+        progress, files = Progress.of(settings), RowFiles(folder / ROWS)
+        reason = reason_for_no_text(settings)
+        budget = (TextBudget.of(folder) or TextBudget()).asking(settings, progress.num_steps > 0)
         # the first process looks before it writes, another one may look later
         found, first = (
-            int(ranks.agree(files.num_rows * settings.length)),
-            int(ranks.agree(1 + max(numbers, default=-1))),
+            int(ranks.agree(progress.num_tokens)),
+            int(ranks.agree(1 + max(files.numbers, default=-1))),
         )
-        if found >= settings.tokens:
-            return
-        target = self.load(True)
+        has_all = ranks.agree(float(reason is not None)) > 0
         tell = partial(print, flush=True) if ranks.is_first else lambda _: None
+        if ranks.is_first:
+            budget.write(folder)
+        if has_all:
+            tell(f"text: {found:,} tokens; none is added: {reason}")
+            return True
+        target = self.load(True)
         for note in target.fallbacks:
             tell(f"note: {note}")
         segments = self.segments(target, tell)
         rows, number = settings.rows_at_once, len(segments.lengths)
         sampler = Sampler(target, segments, target.eos_token_ids, num_rows=rows, length=settings.length)
         temperature = torch.tensor(settings.temperatures, device=target.device).repeat(rows)[:rows]
-        tell(f"text: {rows:,} rows of {settings.length:,} tokens at once, the first of them whatever time it takes")
+        always = "" if found else ", the first of them whatever time it takes"
+        tell(f"text: {rows:,} rows of {settings.length:,} tokens at once{always}")
+        at_once = rows * settings.length * ranks.number
         began = time.monotonic()
-        for turn in range(-(-(settings.tokens - found) // (at_once * ranks.number))):
-            seconds = (time.monotonic() - began) / max(1, turn)
-            late = turn > 0 and time.monotonic() - began + seconds > 60 * settings.generate_minutes
-            if ranks.agree(float(late)) > 0 or self.is_over(ranks, seconds if turn else 0.0):
+        for turn in range(-(-(settings.tokens - found) // at_once)):
+            seconds = time.monotonic() - began
+            per_turn = seconds / max(1, turn)
+            late = turn > 0 and budget.seconds + seconds + per_turn > 60 * settings.generate_minutes
+            if ranks.agree(float(late)) > 0:
                 break
+            if turn and self.is_over(ranks, per_turn):
+                return False
             index = first + turn * ranks.number + ranks.rank
             torch.manual_seed(self.seed + 1 + index)
             opening = torch.arange(index * rows, (index + 1) * rows, device=target.device)
             # questions that the target writes begin with the first segment
             starts = opening % number if bool(segments.is_answer.all()) else torch.zeros_like(opening)
-            sampled = sampler.sample(starts, temperature)
-            arrays = sampled.tokens.int(), sampled.is_answer, temperature
-            tokens, is_answer, drawn_at = (each.cpu().numpy() for each in arrays)
+            with _telling(sampler, found + turn * at_once) if ranks.is_first else nullcontext():
+                sampled = sampler.sample(starts, temperature)
+                arrays = sampled.tokens.int(), sampled.is_answer, temperature
+                tokens, is_answer, drawn_at = (each.cpu().numpy() for each in arrays)
             files.write(index, Rows(tokens, is_answer, drawn_at))
             if ranks.is_first:
-                done = (turn + 1) * ranks.number * at_once
+                seconds = time.monotonic() - began
+                replace(budget, seconds=budget.seconds + seconds).write(folder)
+                done = (turn + 1) * at_once
                 share = sampled.is_answer.float().mean().item()
-                total, rate = found + done, done / (time.monotonic() - began)
-                print(f"text: {total:,} tokens, {rate:,.0f} a second, {share:.0%} of answers", flush=True)
+                tell(f"text: {found + done:,} tokens, {done / seconds:,.0f} a second, {share:.0%} of answers")
                 if turn == 0:
+                    if not found and seconds > 60 * settings.generate_minutes:
+                        tell(
+                            f"note: the first rows took {duration(seconds)}, more than generate_minutes="
+                            f"{settings.generate_minutes:g}; a training needs them"
+                        )
                     example = target.tokenizer.decode(sampled.tokens[-1].tolist())
-                    print(f"text, for example:\n{example[:_EXAMPLE_CHARACTERS]}", flush=True)
+                    tell(f"text, for example:\n{example[:_EXAMPLE_CHARACTERS]}")
+        return True
 
     def train(self, ranks: Ranks) -> None:
         """Train on the rows until the budget, or the time of this run, is used up."""
         Trainer(self, ranks).run()
+
+
+def _telling(sampler: Sampler, num_before: int) -> AbstractContextManager[None]:
+    """Say now and then how far the rows are that are being written; num_before: tokens that were written before."""
+    began = time.monotonic()
+
+    def tell() -> None:
+        share, seconds = sampler.share_done, duration(time.monotonic() - began)
+        print(f"text: {num_before:,} tokens, and {share:.0%} of the rows under way in {seconds}", flush=True)
+
+    return repeated(tell, SECONDS_BETWEEN_LINES)
+
+
+class _End(Enum):
+    """What ends the steps of a run; the first process decides."""
+
+    budget = 0
+    run = 1
+    signal = 2
 
 
 class Trainer:
@@ -156,7 +200,7 @@ class Trainer:
         settings, self.folder = self.settings, Path(run.settings.out)
         self.target = run.load(False)
         device = self.target.device
-        saved = load_checkpoint(self.folder, settings)
+        saved = load_checkpoint(settings)
         rows = RowFiles(self.folder / ROWS).read()
         self._check(rows)
         self.num_repeated = self._repeated(rows)
@@ -168,6 +212,7 @@ class Trainer:
         if saved is not None:
             self.head.load_state_dict(dict(self.head.state_dict()) | saved["head"])
         ranks.share(self.head)
+        self.loss = loss_of(settings)
         compiles = settings.compile and device.type == "cuda"
         chain = HeadChain(self.head, settings.length, settings.num_unrolled, compiles=compiles)
         self.learner = Learner(
@@ -176,7 +221,7 @@ class Trainer:
             length=settings.length,
             num_steps=settings.num_unrolled,
             compiles=compiles,
-            loss=loss_of(settings),
+            loss=self.loss,
         )
         self.optimizer = adamw(self.head, settings.learning_rate, 0.01, device)
         if saved is not None:
@@ -204,12 +249,12 @@ class Trainer:
         """The head to begin with, to be trained, and what was assumed of its file told.
 
         Raises:
-            ValueError: its files are not those that the run began with.
+            SettingsError: its files are not those that the run began with.
         """
         assert start.path is not None, "start is a folder"
         self.start = fingerprint(start.path)
         if saved is not None and saved["start"] != self.start:
-            raise ValueError(
+            raise SettingsError(
                 f"{self.folder / CHECKPOINT}: expected behind start={self.settings.start} the files that this run "
                 f"began with, fingerprint {saved['start']}, found {self.start}; or choose another folder (out)"
             )
@@ -236,7 +281,7 @@ class Trainer:
             raise ValueError(
                 f"{self.folder / ROWS}: expected {least} rows or more of "
                 f"{settings.length} tokens ({settings.num_heldout} are held out), found {found[0]} of {found[1]}; let "
-                "the target write more (tokens), or choose another folder (out)"
+                "the target write more (tokens, generate_minutes), or choose another folder (out)"
             )
         if not rows.is_answer[: settings.num_heldout].any():
             raise ValueError(
@@ -287,9 +332,21 @@ class Trainer:
             peak=settings.learning_rate,
             seconds_before=before,
         )
+        held = Held(raises_again=ranks.number == 1)
+        with held.caught():
+            end = self._make_steps(schedule, held)
+            ranks.wait()
+        if end is _End.signal and ranks.number == 1:
+            assert held.number is not None
+            raise StoppedBySignal(held.number, False)
+        # of several processes the one that started them has the signal too
+
+    def _make_steps(self, schedule: Schedule, held: Held) -> _End:
+        """Make steps until the budget or the time of this run is used up, or a signal came, and save."""
+        settings, ranks = self.settings, self._ranks
         first = index = self.state["index"]
         started = logged = saved = time.monotonic()
-        is_done = True
+        end, learnt = _End.budget, self.loss.told(0.0)
         for done in steps(
             self.learner,
             self.optimizer,
@@ -300,30 +357,39 @@ class Trainer:
             average=ranks.average,
         ):
             index, now = done.num_steps, time.monotonic()
-            if ranks.is_first and now - logged >= settings.log_seconds:
+            if learnt != self.loss.told(done.fraction):
+                learnt = self.loss.told(done.fraction)
+                self._tell(f"step {index}: from here on the loss is {learnt}; earlier values do not compare with it")
+            if ranks.is_first and now - logged >= settings.log_seconds and held.number is None:
                 per_step = settings.batch_rows * settings.length * ranks.number
                 rate = (index - first) * per_step / (now - started)
                 self._log(index, done.fraction, done, rate)
                 logged = time.monotonic()
             if ranks.is_first and now - saved >= settings.checkpoint_seconds:
-                self._save(index, schedule.elapsed)
+                self._save(index, schedule.elapsed, held)
                 saved = time.monotonic()
-            if self._run.is_over(ranks):
-                is_done = False
+            is_over = self._run.seconds_left <= 0
+            now_ends = _End.signal if held.number is not None else _End.run if is_over else _End.budget
+            end = _End(int(ranks.agree(float(now_ends.value))))
+            if end is not _End.budget:
                 break
         if ranks.is_first:
-            self._save(index, schedule.elapsed)
-            self._log(index, schedule.fraction(index), None, 0.0)
-            ended = "done" if is_done else "the time of this run is over, and the same command goes on"
-            self._tell(f"{ended}; the head is {self.folder / HEAD}")
-        ranks.wait()
+            self._save(index, schedule.elapsed, held)
+            if end is not _End.signal:
+                self._log(index, schedule.fraction(index), None, 0.0)
+                ended = "done" if end is _End.budget else "the time of this run is over, and the same command goes on"
+                self._tell(f"{ended}; the head is {self.folder / HEAD}")
+        return end
 
     def _log(self, index: int, fraction: float, done: Done | None, rate: float) -> None:
         loss = None if done is None else round(done.check("head"), 4)
         measured = self.measure()
         words = [f"{name} {values['expected_length']:.2f}" for name, values in measured.items()]
         told = "" if loss is None else f", loss {loss:.3f}, {rate:,.0f} tokens/s"
-        self._tell(f"step {index}, {fraction:.1%}{told}; expected length on rows held out: {', '.join(words)}")
+        # the last step may end behind the budget
+        self._tell(
+            f"step {index}, {min(1.0, fraction):.1%}{told}; expected length on rows held out: {', '.join(words)}"
+        )
         line = {"step": index, "fraction": round(fraction, 4), "loss": loss, "tokens_per_s": round(rate)}
         line |= {"held_out_but_learnt": self.num_repeated, **measured}
         with (self.folder / LOG).open("a", encoding="utf-8") as file:
@@ -340,7 +406,11 @@ class Trainer:
                 found[f"T={temperature:g}"] = values
         return found
 
-    def _save(self, index: int, seconds: float) -> None:
+    def _save(self, index: int, seconds: float, held: Held) -> None:
+        with held.saving():
+            self._write(index, seconds)
+
+    def _write(self, index: int, seconds: float) -> None:
         self.state = {"index": index, "seconds": seconds}
         ids = self.head.draft_to_target
         save_checkpoint(
@@ -422,58 +492,3 @@ def write_head(head: Eagle3Head, folder: Path) -> None:
         path.chmod(0o644)
         path.replace(folder / path.name)
     unfinished.rmdir()
-
-
-def check_target(folder: Path, target: dict[str, str | None]) -> None:
-    """Note whose text a folder holds; every process of a run notes the same.
-
-    Raises:
-        ValueError: it is that of another target.
-    """
-    path = folder / TARGET
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f".{TARGET}.{os.getpid()}"
-        unfinished.write_text(json.dumps(target), encoding="utf-8")
-        unfinished.replace(path)
-    before = json.loads(path.read_text(encoding="utf-8"))
-    differing = [name for name in target if before.get(name) != target[name]]
-    if differing:
-        told = ", ".join(f"target.{name}={before.get(name) or 'null'}" for name in differing)
-        raise ValueError(
-            f"{path}: expected the target that this run began with, {told}; or choose another folder (out)"
-        )
-
-
-def fixed(settings: HeadTraining) -> dict[str, Any]:
-    """What must be the same when a run goes on."""
-    values = asdict(settings)
-    return {name: value.value if isinstance(value := values[name], Enum) else value for name in FIXED}
-
-
-def save_checkpoint(folder: Path, content: dict[str, Any]) -> None:
-    """Write the checkpoint of a run; it is whole, or the one before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{CHECKPOINT}"
-    torch.save(content, unfinished)
-    os.replace(unfinished, folder / CHECKPOINT)
-
-
-def load_checkpoint(folder: Path, settings: HeadTraining) -> dict[str, Any] | None:
-    """The checkpoint of a run; None without one.
-
-    Raises:
-        ValueError: the run was begun with other settings.
-    """
-    path = folder / CHECKPOINT
-    if not path.is_file():
-        return None
-    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    before, now = content["settings"], fixed(settings)
-    differing = [name for name in FIXED if before.get(name) != now[name]]
-    if settings.output is Output.target and differing == ["draft_vocab_size"]:
-        return content  # no weight depends on it
-    if differing:
-        told = ", ".join(f"{name}={before.get(name)}" for name in differing)
-        raise ValueError(f"{path}: expected what this run began with, {told}; or choose another folder (out)")
-    return content

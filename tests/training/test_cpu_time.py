@@ -74,7 +74,9 @@ def test_what_takes_longer_than_its_time_is_refused(rate, changes, told, setting
 
 def test_few_steps_are_told_and_many_are_not(settings, target):
     note = check_on_cpu(settings, target, DTYPE, 3e10)
-    assert note is not None and re.search(r"at most \d\d steps in 20 minutes; for more of them set length=128 ", note)
+    assert note is not None and re.search(
+        r"alone \d\d steps in 20 minutes, with all else fewer; for more of them set length=128 ", note
+    )
     assert check_on_cpu(settings, target, DTYPE, 3e12) is None
     assert check_on_cpu(replace(settings, steps=5), target, DTYPE, 3e10) is None
 

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from experiments.train_head import main
 from harness.models.eagle3 import load_eagle3
 from harness.models.general.target import GeneralTarget
 from harness.models.target import TargetModel
+from harness.training import train_head
 from harness.training.chat_segments import given_prompts
 from harness.training.ranks import Ranks, run_together
 from harness.training.rows import RowFiles
@@ -204,8 +206,10 @@ def test_without_minutes_a_run_trains_to_its_end(tmp_path: Path) -> None:
 
 def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None:
     files = RowFiles(tmp_path / "rows")
-    head_run(tmp_path, generate_minutes=0.0).write_text(Ranks(0, 1))
-    assert files.numbers == [0]
+    for _ in range(2):
+        # minutes of all runs together
+        head_run(tmp_path, generate_minutes=0.0).write_text(Ranks(0, 1))
+        assert files.numbers == [0]
     before = files.read().tokens
     head_run(tmp_path).write_text(Ranks(0, 1))
     assert files.numbers == [0, 1]
@@ -213,6 +217,68 @@ def test_text_is_written_once_and_cut_where_time_is_over(tmp_path: Path) -> None
     assert np.array_equal(after[:24], before) and not np.array_equal(after[24:], before)
     head_run(tmp_path).write_text(Ranks(0, 1))
     assert files.numbers == [0, 1]
+
+
+def test_a_head_in_training_keeps_its_text_unless_more_is_asked_for(tmp_path: Path) -> None:
+    """Would catch a training set, or draft tokens, that change with every start."""
+    alone, files = Ranks(0, 1), RowFiles(tmp_path / "rows")
+    head_run(tmp_path, generate_minutes=0.0, tokens=4 * 24 * 32, steps=1, draft_vocab_size=8)(alone)
+    tokens = load_eagle3(tmp_path / "head", general_target()).draft_to_target
+    head_run(tmp_path, generate_minutes=0.0, tokens=4 * 24 * 32, steps=2, draft_vocab_size=8)(alone)
+    head_run(tmp_path, generate_minutes=0.0, tokens=3 * 24 * 32, steps=3, draft_vocab_size=8)(alone)
+    assert files.numbers == [0]
+    head_run(tmp_path, generate_minutes=9.0, tokens=3 * 24 * 32, steps=4, draft_vocab_size=8)(alone)
+    assert files.numbers == [0, 1, 2]
+    head_run(tmp_path, generate_minutes=9.0, tokens=4 * 24 * 32, steps=5, draft_vocab_size=8)(alone)
+    # as much was asked for before
+    assert files.numbers == [0, 1, 2]
+    head_run(tmp_path, generate_minutes=9.0, tokens=5 * 24 * 32, steps=6, draft_vocab_size=8)(alone)
+    assert files.numbers == [0, 1, 2, 3, 4]
+    after = load_eagle3(tmp_path / "head", general_target()).draft_to_target
+    assert tokens is not None and after is not None and torch.equal(tokens, after)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]["index"] == 6
+
+
+def test_a_run_whose_time_ends_while_text_is_written_does_not_train_on_a_part(tmp_path: Path) -> None:
+    run = head_run(tmp_path, began=time.monotonic() - 3600, run_minutes=1.0)
+    run(Ranks(0, 1))
+    assert RowFiles(tmp_path / "rows").numbers == [0] and not (tmp_path / "checkpoint.pt").exists()
+    other = head_run(tmp_path / "other", began=time.monotonic() - 3600, run_minutes=1.0)
+    assert [other.write_text(Ranks(0, 1)) for _ in range(2)] == [False, True]
+    assert RowFiles(tmp_path / "other" / "rows").numbers == [0, 1]
+
+
+def test_progress_of_a_batch_of_text_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Would catch minutes without a line, and a first batch that takes longer than asked for without a word."""
+
+    @contextmanager
+    def once(call: Callable[[], None], every_s: float) -> Iterator[None]:
+        assert every_s <= 15
+        call()
+        yield
+        call()
+
+    monkeypatch.setattr(train_head, "repeated", once)
+    head_run(tmp_path, generate_minutes=0.0).write_text(Ranks(0, 1))
+    told = capsys.readouterr().out
+    assert "text: 0 tokens, and 0% of the rows under way in " in told
+    assert "text: 0 tokens, and 97% of the rows under way in " in told
+    assert "note: the first rows took 0 s, more than generate_minutes=0; a training needs them" in told
+
+
+def test_the_log_tells_where_the_loss_changes_and_goes_to_100_percent(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Would catch values of two losses that seem to be of one, and a budget that is used up by 126.9 %."""
+    shutil.copytree(trained / "rows", tmp_path / "rows")
+    head_run(tmp_path)(Ranks(0, 1))
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
+    assert told[1] == "step 6: from here on the loss is acceptance; earlier values do not compare with it"
+    # the budget is over before the last line is
+    head_run(tmp_path, steps=0, minutes=1e-9)(Ranks(0, 1))
+    assert "step 8, 100.0%;" in capsys.readouterr().out
 
 
 def test_text_is_counted_by_its_rows(tmp_path: Path) -> None:
@@ -242,8 +308,25 @@ def test_a_run_refuses_the_text_of_another_target(tmp_path: Path) -> None:
     """Would catch a head that is trained on what another target wrote."""
     head_run(tmp_path).write_text(Ranks(0, 1))
     other = dataclasses.replace(head_run(tmp_path), target={"path": "other"})
-    with pytest.raises(ValueError, match=r"expected the target that this run began with, target\.path=tiny"):
+    told = r"expected the target that this run began with, target\.path=tiny, found target\.path=other; or choose"
+    with pytest.raises(ValueError, match=told):
         other(Ranks(0, 1))
+
+
+def test_the_folder_of_another_target_is_wrong_input_and_refused_at_once(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Would catch an estimate, or a target that is loaded, before what ends the command."""
+    (tmp_path / "target.json").write_text(json.dumps({"path": "other"}))
+    assert main([f"out={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert "target.path=other" in error and "found target.path=null" in error and "note:" not in error
+    shutil.copy(trained / "checkpoint.pt", tmp_path)
+    (tmp_path / "target.json").unlink()
+    assert main([f"out={tmp_path}", "length=32", "num_unrolled=3", "draft_vocab_size=24", "temperatures=0,1"]) == 2
+    error = capsys.readouterr().err
+    assert "began with, batch_rows=4, found batch_rows=16" in error and "note:" not in error
+    assert not (tmp_path / "target.json").exists()
 
 
 def test_rows_held_out_that_are_learnt_too_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,9 +357,9 @@ def test_two_processes_average_gradients_and_follow_the_first(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["minuts=3"], "minuts"),
+        (["minuts=3"], "unknown setting 'minuts' (did you mean minutes?); there are kind, start, out, minutes"),
         (["drafter=eagle3"], "drafter is not used here"),
-        (["kind=medusa"], "expected one of eagle3"),
+        (["kind=medusa"], "expected eagle3, found"),
         (["minutes=0"], "minutes: expected more than 0, or 0 beside run_minutes"),
         (["seed=1,2"], "a run trains one head"),
         (["temperatures=3"], "temperatures: expected numbers from 0 to 2"),

@@ -27,5 +27,8 @@ class KLThenAcceptance(Loss):
     def values(self, terms: Sequence[StepTerms], fraction: float) -> Tensor:
         return self._now(fraction).values(terms, fraction)
 
+    def told(self, fraction: float) -> str:
+        return self._now(fraction).told(fraction)
+
     def feature_weight(self, fraction: float) -> float:
         return self._now(fraction).feature_weight(fraction)

@@ -30,6 +30,10 @@ class Loss(ABC):
             fraction: of the budget that is used up, from 0 to 1.
         """
 
+    def told(self, fraction: float) -> str:
+        """What is minimised at a point of the budget, by its name among the settings."""
+        return type(self).__name__.lower()
+
     def feature_weight(self, fraction: float) -> float:
         """Weight of the distance between the features of a drafter that learns those too and the target's."""
         return 0.1
