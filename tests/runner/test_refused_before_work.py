@@ -342,7 +342,7 @@ def test_a_checkpoint_that_cannot_run_is_refused(given, message, how, tmp_path, 
 
 @pytest.fixture
 def unreachable(tmp_path, monkeypatch):
-    """No network, and empty caches."""
+    """No network, empty caches, and no package that has weights."""
 
     def refuse(*_, **__):
         raise ConnectionError("no route\nsecond line")
@@ -352,6 +352,7 @@ def unreachable(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("harness.models.packaged.find_spec", lambda module: None)
 
 
 @pytest.mark.usefixtures("unreachable")
