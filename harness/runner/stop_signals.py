@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from harness.config.cli.ending import handled
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -38,14 +40,12 @@ class StopSignals:
         """
         self._receiver, sender = socket.socketpair()
         sender.setblocking(False)
-        before = {number: signal.signal(number, self._came) for number in STOP_SIGNALS}
         fd_before = signal.set_wakeup_fd(sender.fileno())
         try:
-            yield
+            with handled(STOP_SIGNALS, self._came):
+                yield
         finally:
             signal.set_wakeup_fd(fd_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
             self._receiver.close()
             sender.close()
         if self.first is not None:

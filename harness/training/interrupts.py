@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from harness.config.cli.command_line import say
+from harness.config.cli.ending import handled
 from harness.runner.stop_signals import STOP_SIGNALS, StoppedBySignal
 
 
@@ -18,12 +19,8 @@ def raised_at_once() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise StoppedBySignal(number, True)
 
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS if number != signal.SIGINT}
-    try:
+    with handled([number for number in STOP_SIGNALS if number != signal.SIGINT], stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Held:

@@ -41,6 +41,10 @@ class Schedule:
         """0 at the start, 1 or more when the budget is used up."""
         if self._began is None:
             self._began = time.perf_counter()
+        return self.reached(step)
+
+    def reached(self, step: int) -> float:
+        """The same, without a start of the clock."""
         return step / self.steps if self.steps is not None else self.elapsed / self.seconds
 
     def learning_rate(self, step: int, fraction: float) -> float:

@@ -346,7 +346,7 @@ class Trainer:
         settings, ranks = self.settings, self._ranks
         first = index = self.state["index"]
         started = logged = saved = time.monotonic()
-        end, learnt = _End.budget, self.loss.told(0.0)
+        end, learnt = _End.budget, self.loss.told(schedule.reached(first))
         for done in steps(
             self.learner,
             self.optimizer,

@@ -92,6 +92,9 @@ def test_products_with_biases_and_gates_round_as_their_twins(has_bias, clamped):
 def test_experts_that_compute_otherwise_are_refused(monkeypatch):
     """Would catch other gates and layouts that are run as if they were known."""
     assert "no two plain" in str(routed_obstacle(experts_of(tiny_model("nemotron_h"))[0]))
+    experts = experts_of(tiny_model("qwen3_moe"))[0]
+    experts.down_proj.data = experts.down_proj.data.transpose(1, 2).contiguous().transpose(1, 2)
+    assert "no two plain" in str(routed_obstacle(experts))
     experts = experts_of(tiny_model("gpt_oss"))[0]
     experts.down_proj_bias.data = experts.down_proj_bias.data.half()
     assert "of several types" in str(routed_obstacle(experts))

@@ -276,9 +276,12 @@ def test_the_log_tells_where_the_loss_changes_and_goes_to_100_percent(
     head_run(tmp_path)(Ranks(0, 1))
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     assert told[1] == "step 6: from here on the loss is acceptance; earlier values do not compare with it"
+    # a run that goes on behind the change has values of one loss
+    head_run(tmp_path, steps=10)(Ranks(0, 1))
+    assert "from here on" not in capsys.readouterr().out
     # the budget is over before the last line is
     head_run(tmp_path, steps=0, minutes=1e-9)(Ranks(0, 1))
-    assert "step 8, 100.0%;" in capsys.readouterr().out
+    assert "step 10, 100.0%;" in capsys.readouterr().out
 
 
 def test_text_is_counted_by_its_rows(tmp_path: Path) -> None:

@@ -43,12 +43,12 @@ def _routed_experts(num_tokens: int, sizes: tuple[int, int, int, int], dtype: to
     states, weights = (torch.empty(num_tokens, count, dtype=dtype) for count in (hidden_size, top_k))
     gate_up = torch.empty(num_experts, 2 * width, hidden_size, dtype=dtype)
     down = torch.empty(num_experts, hidden_size, width, dtype=dtype)
-    chosen = torch.empty(num_tokens, top_k, dtype=torch.int64)
-    if sizes is not GPT_OSS:
-        routed_experts(states, chosen, weights, gate_up, down)
-        return
-    of_gate_up, of_down = (torch.empty(num_experts, size, dtype=dtype) for size in (2 * width, hidden_size))
-    routed_experts(states, chosen, weights, gate_up, down, of_gate_up, of_down, CLAMPED.alpha, CLAMPED.limit)
+    given = states, torch.empty(num_tokens, top_k, dtype=torch.int64), weights, gate_up, down
+    if sizes == GPT_OSS:
+        of_gate_up, of_down = (torch.empty(num_experts, size, dtype=dtype) for size in (2 * width, hidden_size))
+        routed_experts(*given, of_gate_up, of_down, CLAMPED.alpha, CLAMPED.limit)
+    else:
+        routed_experts(*given)
 
 
 def _attention(

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 SUCCESS, FAILED, WRONG_SETTINGS, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
 """Exit codes of every command: done; the work failed, or its verdict is no; wrong arguments; ended by SIGTERM or
 SIGUSR1, to be started again (EX_TEMPFAIL of sysexits.h); interrupted by a key."""
+
+
+@contextmanager
+def handled(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Inside, signals call a handler; afterwards those that were there before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, each in before.items():
+            signal.signal(number, each)
 
 
 @contextmanager
@@ -25,11 +36,9 @@ def to_be_queued_again() -> Iterator[None]:
         came.append(number)
         raise SystemExit(REQUEUE)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
-        yield
+        with handled((signal.SIGTERM, signal.SIGUSR1), end):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if came:
             print(f"interrupted by {signal.Signals(came[0]).name}: the same command goes on", file=sys.stderr)

@@ -57,7 +57,12 @@ def choose_experts(causal_lm: Any) -> str | None:
 def routed_obstacle(experts: Any) -> str | None:
     """Why kernels of our own do not compute experts of transformers; None if they do."""
     weights: list[Any] = [getattr(experts, name, None) for name in ("gate_up_proj", "down_proj")]
-    if not all(type(weight) is nn.Parameter and weight.dim() == 3 for weight in weights):
+    # transposed ones come to lie as kernels read them (`make_ready`)
+    is_moved = getattr(experts, "is_transposed", False)
+    if not all(
+        type(weight) is nn.Parameter and weight.dim() == 3 and (is_moved or weight.is_contiguous())
+        for weight in weights
+    ):
         return "their weights are no two plain tensors of all experts"
     dtypes = {each.dtype for each in (*weights, *(_biases(experts) or ()))}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
